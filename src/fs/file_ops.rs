@@ -40,7 +40,7 @@ impl Held {
         Self(Arc::new(file))
     }
 
-    /// The writer of the inode's data, and the state that all open handles of the inode share.
+    /// The code that writes the inode's data, and the state that all open handles of the inode share.
     pub(crate) fn writes(&self) -> Option<(Arc<OpenInode>, Arc<dyn WriteFile>)> {
         Arc::clone(&self.0).writes()
     }

@@ -66,7 +66,8 @@ pub trait Writer: Send + Sync {
     /// The errors of [`unlink`](Self::unlink); `NotADirectory`, `NotEmpty`; `InvalidInput` for `.`.
     fn rmdir(&self, dir: InodeNo, name: &[u8]) -> Result<()>;
 
-    /// Moves a name to another name or directory. A file with the new name is replaced atomically. The owner of a whiteout is `who`.
+    /// Moves a name to another name or directory. A file with the new name is replaced atomically. If `flags` request a whiteout, the
+    /// whiteout belongs to the user `who`.
     ///
     /// # Errors
     /// The errors of [`create`](Self::create) and [`unlink`](Self::unlink); `CrossDevice` for a file of another project; `InvalidInput` for

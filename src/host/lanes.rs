@@ -18,17 +18,17 @@ use crate::error::{Errno, ErrorKind, Result};
 use crate::fs::host::{HostMap, Tenure};
 use crate::units::{FilePos, InodeNo};
 
-/// The host files of one queue.
+/// The host files that one queue has read, and the requests of the queue.
 pub(crate) struct Lanes {
     shared: Arc<Shared>,
-    /// The lane of each file, by the index of the file.
+    /// For each file, by its index: the queue's access to the file during one tenure (a period under a lease).
     lanes: Vec<Option<Rc<Lane>>>,
     /// The devices that are attached to the queue, by the index of the device.
     devices: Vec<Option<Dev>>,
     requests: Vec<Booking>,
     free: Vec<u32>,
-    /// Whether the proof that the leases are valid was recent when it was last checked. It is checked once for each group of completions
-    /// that arrive together.
+    /// Whether the check of all leases was recent enough when this field was last updated. The field is updated once for each group of
+    /// completions that arrive together.
     young: bool,
 }
 
@@ -59,7 +59,7 @@ enum Route {
     Kernel(Arc<OpenFile>, Dev),
     /// A read whose data the kernel had already read at the time of submission.
     Done,
-    /// The entry is not in use.
+    /// This element of the table of requests is not in use.
     Vacant,
 }
 
@@ -83,7 +83,7 @@ impl Lane {
         }
     }
 
-    /// Counts one request of the lane as ended. If it was the last request in flight, returns the file reference.
+    /// Counts down the requests in flight to the file. After the last request, returns the reference that kept the file open.
     fn leave(&self) -> Option<Arc<OpenFile>> {
         self.in_flight.set(self.in_flight.get() - 1);
         if self.in_flight.get() == 0 { self.file.take() } else { None }
@@ -102,7 +102,7 @@ impl Lanes {
         }
     }
 
-    /// Returns this queue's lane for a tenure of a file, if there is one.
+    /// Returns this queue's access to a file, if it was created during the tenure `number` (a period under a lease).
     #[inline(always)]
     pub(crate) fn get(&self, index: u32, number: u64) -> Option<&Rc<Lane>> {
         match self.lanes.get(index as usize) {
@@ -111,7 +111,8 @@ impl Lanes {
         }
     }
 
-    /// Creates the lane of a tenure. This fails if the tenure has ended, or if this queue cannot attach the device.
+    /// Creates this queue's access to a file for one tenure (a period under a lease). Fails if the tenure has ended, or if this queue
+    /// cannot attach the device.
     pub(crate) fn learn(
         &mut self,
         device: &mut AnyQueue,
@@ -170,7 +171,7 @@ impl Lanes {
         Ok((dev, geometry))
     }
 
-    /// Books a raw request, which uses a lane. Returns a token that the queue uses instead of the caller's token.
+    /// Adds a read from the block device to the table of requests. Returns a token that the queue uses instead of the caller's token.
     #[inline]
     pub(crate) fn begin_raw(
         &mut self,
@@ -183,7 +184,7 @@ impl Lanes {
         self.insert(Booking { token, pos, route: Route::Raw(Rc::clone(lane)) })
     }
 
-    /// Books a request that reads through the file's own descriptor. Attaches the descriptor for this request.
+    /// Adds a read through the file's own descriptor to the table of requests. Attaches the descriptor to the queue for this request.
     pub(crate) fn begin_kernel(
         &mut self,
         device: &mut AnyQueue,
@@ -197,7 +198,7 @@ impl Lanes {
         Ok((self.insert(Booking { token, pos, route }), dev))
     }
 
-    /// Books a request whose data the kernel has already read.
+    /// Adds a request whose data the kernel has already read to the table of requests.
     pub(crate) fn begin_done(&mut self, token: u64, pos: FilePos) -> u64 {
         self.insert(Booking { token, pos, route: Route::Done })
     }
@@ -211,7 +212,7 @@ impl Lanes {
             }
             None => {
                 self.requests.push(booking);
-                // A completion must not allocate. So this call reserves enough space in the list of free entries for all entries.
+                // A completion must not allocate memory. So the list of free elements gets enough space for all elements here.
                 self.free.reserve(self.requests.len());
                 self.requests.len() as u64 - 1
             }
@@ -225,7 +226,7 @@ impl Lanes {
         Some(std::mem::replace(&mut booking.route, Route::Vacant))
     }
 
-    /// Removes the entry of a request that was not started.
+    /// Removes a request that was not started from the table of requests.
     #[cold]
     pub(crate) fn cancel(&mut self, device: &mut AnyQueue, index: u64) {
         match self.remove(index) {
@@ -249,7 +250,7 @@ impl Lanes {
         let index = completion.token as usize;
         let Some(Booking { token, pos, route }) = self.requests.get_mut(index) else { return };
         completion.token = *token;
-        // The most frequent case: the data are valid, and other requests of the lane are still in flight.
+        // The most frequent case: the data are valid, and other requests to the same file are still in flight.
         if let Route::Raw(lane) = route
             && completion.result.is_ok()
             && self.young

@@ -1,5 +1,5 @@
-//! The state of a [`Host`](crate::Host) that its files and queues use: the devices of the mounted file systems, and the keeper of the
-//! leases. Each device is opened once. A queue reads host files through its lanes.
+//! The state of a [`Host`](crate::Host) that its files and queues use: the devices of the mounted file systems, and the threads that handle
+//! leases (the keeper). Each device is opened once.
 
 mod kernel;
 mod lanes;
@@ -23,7 +23,7 @@ use crate::open_file::Owner;
 /// The state that the files and the queues of a host share.
 pub(crate) struct Shared {
     pub(crate) keeping: Keeping,
-    /// The engine that the options select.
+    /// The I/O engine that the options of the host select.
     pub(crate) requested: Engine,
     /// The engine of the first queue. [`Engine::Auto`] means that the caller has provided a device.
     pub(crate) engine: Engine,

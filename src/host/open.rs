@@ -21,7 +21,7 @@ pub(crate) struct OpenFile {
     shared: Arc<Shared>,
 }
 
-/// When this value is dropped, the drop waits until no thread of the lease keeper uses the file. After the drop, the file is closed.
+/// When this value is dropped, the drop waits until the threads that handle leases do not use the file. After the drop, the file is closed.
 struct Closing {
     file: Weak<HostFile>,
     keeper: Arc<Keeper>,
@@ -69,7 +69,7 @@ impl OpenFile {
     }
 
     /// Whether data that were read from the device during a tenure (a period under a lease) are valid. They are valid if the tenure has not
-    /// ended and the proof of the leases is recent.
+    /// ended and the last check of all leases is recent.
     #[inline(always)]
     pub(crate) fn is_valid_for(&self, tenure: u64) -> bool {
         self.file.tenure().stands(tenure) && self.shared.keeping.keeper().proof().is_young()

@@ -19,7 +19,7 @@ pub struct HostReport {
     pub fs: Option<HostFs>,
     /// The block size of the file system in bytes.
     pub block_size: u32,
-    /// The reason why the kernel serves the file. `None` if the file is read from the device, under a lease.
+    /// The reason why the file is read through the kernel. `None` if the file is read from the device, under a lease.
     pub refusal: Option<Refusal>,
     /// How many times the lease was broken.
     pub breaks: u64,
@@ -37,10 +37,10 @@ pub struct HostReport {
 pub struct DeviceReport {
     /// The device node through which the file is read, and the kind of its device path. `None` if no node can be opened.
     pub device_path: Option<(PathBuf, DevicePathKind)>,
-    /// The position of the file system on the device of this node, in bytes.
+    /// The position of the file system on the device of this device node, in bytes.
     pub base: u64,
-    /// Whether this node supports NOWAIT. `None` if no node can be opened. Without NOWAIT, a queued read of the file completes before its
-    /// submission returns.
+    /// Whether this device node supports NOWAIT. `None` if no node can be opened. Without NOWAIT, a queued read of the file completes
+    /// before its submission returns.
     pub nowait: Option<bool>,
     /// One line with the available device nodes and the reason for the choice.
     pub choice: String,

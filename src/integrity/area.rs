@@ -1,4 +1,5 @@
-//! A tag area: its part of a device, its superblock, and its sealed blocks. A sealed block ends with a checksum of the block.
+//! A tag area: the part of a device in which an integrity device stores the tags (checksums) of its sectors. The area also contains
+//! superblocks and sealed blocks. A sealed block ends with a checksum of the block.
 
 use std::io::{IoSlice, Read};
 use std::sync::Arc;
@@ -99,8 +100,8 @@ impl Superblock {
         }
         let sequence = raw.sequence.get();
         if sequence > u64::MAX / 2 {
-            // Each change of the superblock increases the sequence. A sequence above this limit is refused, because an increase could
-            // overflow.
+            // Each change of the superblock increments its sequence number. A number above this limit is refused, because an increment
+            // could overflow.
             return bad("sequence", sequence);
         }
         Ok(Self { info, area_len, sequence, clean })

@@ -214,7 +214,7 @@ impl Checked {
         }
     }
 
-    /// Makes data and tags agree for the sectors of a piece whose indexes are in `left`. If writes to these sectors overlapped, `mine`
+    /// Makes data and tags agree for some sectors of `piece`: `left` contains their indexes. If writes to these sectors overlapped, `mine`
     /// contains the data of the last writer.
     #[cold]
     fn resolve(
@@ -278,7 +278,7 @@ impl Checked {
         self.flushed()
     }
 
-    /// Clears the dirty map if `laziness` requires it. The caller has flushed the data.
+    /// Clears the dirty map if enough time has passed or enough regions are dirty (`laziness`). The caller has flushed the data.
     fn flushed(&self) -> Result<()> {
         self.durability.check()?;
         let dirty = self.regions.dirty_count();

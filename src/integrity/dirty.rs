@@ -32,7 +32,7 @@ pub(super) struct Regions {
     /// The generation of each region. Empty if generations are not tracked. Only a thread that holds the lock of `map` writes generations.
     generations: Box<[AtomicU32]>,
     dirty: AtomicU32,
-    /// The regions whose bits waiting threads need. One flush sets the bits of all these regions.
+    /// The regions for which threads wait, because the bits of these regions are not set yet. One flush sets the bits of all these regions.
     wanted: Mutex<Vec<u32>>,
     map: Mutex<Map>,
 }
@@ -118,7 +118,8 @@ impl Regions {
             for number in 0..info.regions().div_ceil(GENERATIONS_PER_BLOCK) {
                 let block =
                     read(info.generations_at() + number * BLOCK_LEN, "read the generations")?;
-                // The generation 0 means "unknown". A scrub does not search for sectors with the generation 0.
+                // The generation 0 means that the region was never written, or that its generation is unknown. A scrub does not search for
+                // sectors with the generation 0.
                 generations.push(block.unwrap_or([0; SEALED]));
             }
             let counter =
@@ -188,7 +189,7 @@ impl Regions {
         dirtied
     }
 
-    /// Ends a write. The tags in memory already match the written sectors. `written` is true if these tags have the region's generation.
+    /// Ends a write. The tags in memory already match the written sectors. `written` is true if these tags contain the region's generation.
     #[inline]
     pub(super) fn end(&self, at: u64, len: u64, written: bool) {
         for region in self.of(at, len) {
@@ -211,7 +212,7 @@ impl Regions {
         self.generations.is_empty() || state & DIRTY == 0 || state & TRACE != 0
     }
 
-    /// The dirty regions in which no tag may have the region's generation.
+    /// The dirty regions that possibly contain no tag with the region's generation.
     pub(super) fn without_trace(&self) -> Vec<u32> {
         (0..self.states.len() as u32).filter(|region| !self.has_trace(*region)).collect()
     }
@@ -237,7 +238,7 @@ impl Regions {
         let written = self.write_dirty(&mut map, &wanted);
         if let Err(error) = written {
             // In memory, the map keeps these bits set, but the regions do not count as dirty. Each thread that waits for one of these
-            // regions tries to write the bits again.
+            // regions then tries again to write the bits.
             map.doubtful.extend(wanted);
             return Err(error.context("set bits of the dirty map"));
         }
@@ -341,7 +342,7 @@ impl Regions {
     }
 
     /// Returns the dirty regions that have no write in flight, and their states, for a call of [`clear`](Self::clear). A region is omitted
-    /// if it may have no tag with its generation.
+    /// if it possibly contains no tag with its generation.
     pub(super) fn idle(&self) -> Vec<(u32, u64)> {
         let needed = if self.generations.is_empty() { DIRTY } else { DIRTY | TRACE };
         let idle = |(region, state): (usize, &AtomicU64)| {

@@ -63,8 +63,8 @@ pub(super) struct RawSuperblock {
     pub(super) checksum: U32,
 }
 
-/// A sealed block: a block of the dirty map, a block of the generations, or a head of the journal. The block contains a content and a
-/// checksum.
+/// A sealed block: a block of the dirty map, a block of the generations, or a head of the journal. The block ends with a checksum of its
+/// content.
 #[derive(Clone, FromBytes, Immutable, IntoBytes, KnownLayout, Unaligned)]
 #[repr(C)]
 pub(super) struct RawSealed {
@@ -81,7 +81,7 @@ pub(super) const SEALED: usize = BLOCK - 4;
 #[repr(C)]
 pub(super) struct RawJournalHead {
     pub(super) magic: [u8; 8],
-    /// The sequence of the first record that a replay must examine.
+    /// The sequence number of the first record that a replay must examine.
     pub(super) sequence: U64,
     /// The position of the first record that a replay must examine. It is counted in blocks from the first block after the heads.
     pub(super) position: U64,

@@ -1,8 +1,8 @@
 //! The journal. After a crash, a write with its tags is either completely present or completely absent.
 //!
-//! Writes that are submitted together form one record. After the record is durable, each write is made at its final position (home).
-//! Checksums show whether a record is complete: the journal ends before the first incomplete record. When the ring of records is full, the
-//! data and tags of all records are made durable at home, and the ring is emptied.
+//! Writes that are submitted together form one record. After the record is durable, each write is made at its final position. Checksums
+//! show whether a record is complete: the journal ends before the first incomplete record. When the ring of records is full, the data and
+//! tags of all records are made durable at their final positions, and the ring is emptied.
 
 use std::io::IoSlice;
 
@@ -51,7 +51,7 @@ impl Write<'_> {
     }
 }
 
-/// The home of the journal's records: the data device, and the tags outside the journal.
+/// The final positions (home) of data and tags that the journal contains: the data device, and the tags outside the journal.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Home<'a> {
     pub(super) data: &'a dyn Device,
@@ -64,8 +64,8 @@ pub(super) struct Journal {
     area: Area,
     info: Info,
     ring: Mutex<Ring>,
-    /// A thread holds a shared lock until all writes of its record are at home. A checkpoint acquires an exclusive lock, and so waits for
-    /// these threads.
+    /// A thread holds a shared lock until all writes of its record are at their final positions. A checkpoint acquires an exclusive lock,
+    /// and so waits for these threads.
     gate: RwLock<()>,
     /// Whether the data device does not support discards.
     pub(super) no_discards: AtomicBool,
@@ -81,7 +81,7 @@ struct Ring {
     /// The index of the journal head that the next checkpoint writes.
     head: u64,
     memory: Buffer,
-    /// Whether the device was closed. To a closed journal, no record is written.
+    /// Whether the device was closed. No record is written to a closed journal.
     closed: bool,
 }
 
@@ -178,7 +178,7 @@ impl Journal {
             sequence += 1;
         }
         let memory = Buffer::aligned(0)?;
-        // The sequence after the last record is skipped, because a torn record from before the crash may have it.
+        // The sequence number after the last record is skipped, because a torn record from before the crash may have this number.
         let (sequence, head) = (sequence + 1, (head + 1) % HEADS);
         let ring = Ring { sequence, position, used: 0, head, memory, closed: false };
         let (ring, gate) = (Mutex::new(ring), RwLock::default());
@@ -186,7 +186,7 @@ impl Journal {
         Ok((Self { area: area.clone(), info: *info, ring, gate, no_discards }, replayed))
     }
 
-    /// Reads the record with this sequence at this position. Returns `None` if there is no complete record with this sequence.
+    /// Reads the record with this sequence number at this position. Returns `None` if there is no complete record with this number.
     fn read_record(
         area: &Area,
         info: &Info,
@@ -305,8 +305,8 @@ impl Journal {
         let written = self.area.durability.write_durable(device, write);
         ring.sequence += 1;
         if let Err(error) = written {
-            // The failed write may have written the whole record. A second record with the same sequence would confuse a replay. So the
-            // ring is marked as full. Before the next record, a checkpoint must write a head with a later sequence.
+            // The failed write may have written the whole record. A second record with the same sequence number would confuse a replay. So
+            // the ring is marked as full. Before the next record, a checkpoint must write a head with a later sequence number.
             ring.used = all;
             return Err(error.context("write a record of the journal"));
         }
@@ -315,13 +315,14 @@ impl Journal {
         Ok(true)
     }
 
-    /// Makes the data and tags of all records durable at home, and empties the journal.
+    /// Makes the data and tags of all records durable at their final positions, and empties the journal.
     pub(super) fn checkpoint(&self, home: Home<'_>) -> Result<()> {
         let _alone = self.gate.write();
         self.empty(home)
     }
 
-    /// Makes the data and tags of all records durable at home, and empties the journal. All later attempts to append a record fail.
+    /// Makes the data and tags of all records durable at their final positions, and empties the journal. All later attempts to append a
+    /// record fail.
     pub(super) fn close(&self, home: Home<'_>) -> Result<()> {
         let _alone = self.gate.write();
         self.empty(home)?;
@@ -329,9 +330,10 @@ impl Journal {
         Ok(())
     }
 
-    /// Does the work of [`checkpoint`](Self::checkpoint). The caller ensures that no thread is writing to the home of a record.
+    /// Does the work of [`checkpoint`](Self::checkpoint). The caller ensures that no thread is writing the data of a record to their final
+    /// positions.
     pub(super) fn empty(&self, Home { data, tags, durability }: Home<'_>) -> Result<()> {
-        // After a failed flush, data at home may be lost. So this call fails, and the records stay in the journal.
+        // After a failed flush, data at their final positions may be lost. So this call fails, and the records stay in the journal.
         durability.check()?;
         let mut ring = self.ring.lock();
         durability.flush_data(data)?;

@@ -81,8 +81,9 @@ pub(super) fn open(
     let info = superblock.info;
     check(&*data, &info)?;
     let (data, _) = Finer::for_blocks(data, |_| Some(info.interval as usize));
-    // If the tags are in the tail, one block of the device may contain both data and tags. So data and tags must be written through one
-    // common `Finer` layer.
+    // If the tags are in the tail, one block of the device may contain both data and tags. A write of a part of a block reads and writes
+    // the whole block, and no other write to the block may run at the same time. So data and tags must be written through one common
+    // `Finer` layer, which ensures this.
     let tag_device = match tail {
         true => Arc::clone(&data),
         false => Finer::for_blocks(tag_device, |_| Some(BLOCK)).0,

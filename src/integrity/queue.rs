@@ -24,7 +24,7 @@ use crate::units::DevOffset;
 pub(super) struct IntegrityQueue {
     below: AnyQueue,
     checked: Arc<Checked>,
-    /// Completed bios that were not sent to the queue below.
+    /// Completed bios that were not sent to the queue of the data device.
     held: VecDeque<Done>,
     /// Writes that the next commit carries out, in journal mode.
     staged: Vec<Bio>,
@@ -38,7 +38,7 @@ impl IntegrityQueue {
         Self { below, checked, held, staged, tuples: Tuples::default(), depth }
     }
 
-    /// Reads the remaining bytes after a short transfer of the queue below.
+    /// Reads the remaining bytes after a short transfer of the data device's queue.
     #[cold]
     fn read_rest(
         &mut self,
@@ -70,8 +70,8 @@ impl IntegrityQueue {
             let rest = slices::cut(bufs, done..whole);
             let at = DevOffset(at.0 + done as u64);
             match self.write_below(&rest, at, flags) {
-                // EAGAIN means that this call wrote nothing. An earlier call has already written a part of the data, so the rest is written
-                // without NOWAIT.
+                // EAGAIN means that this call of `write_below` wrote nothing. An earlier call has already written a part of the data, so
+                // the rest is written without NOWAIT.
                 Err(Errno::EAGAIN) if done > 0 && flags.contains(BioFlags::NOWAIT) => {
                     return self.write_rest(bufs, at, done, flags - BioFlags::NOWAIT);
                 }
@@ -102,7 +102,7 @@ impl IntegrityQueue {
         written.map_err(|error| error.errno())
     }
 
-    /// Verifies a read that the queue below has completed.
+    /// Verifies a read that the queue of the data device has completed.
     #[inline]
     fn verify_flat(
         &mut self,
@@ -137,7 +137,7 @@ impl IntegrityQueue {
         Ok(whole)
     }
 
-    /// Processes a bio that the queue below has completed.
+    /// Processes a bio that the queue of the data device has completed.
     #[inline]
     fn completed(&mut self, mut done: Done) -> Done {
         if done.bio.dev != Dev::OWN {
@@ -157,13 +157,13 @@ impl IntegrityQueue {
                 let bufs = slices(memory);
                 done.result = self.written(&bufs, at, done.result, flags);
             }
-            // A direct call has already carried out the flush, so nothing remains to be done.
+            // A flush does not come from the queue of the data device: `submit` has carried it out itself.
             (BioOp::Flush, _) => {}
         }
         done
     }
 
-    /// Processes a write that the queue below has completed.
+    /// Processes a write that the queue of the data device has completed.
     #[inline]
     fn written(
         &mut self,
@@ -345,8 +345,8 @@ impl DeviceQueue for IntegrityQueue {
                 Err(errno) => self.hold(bio, Err(errno)),
             },
             BioOp::Flush => {
-                // The flush is a direct call, because this device cannot observe a flush in the queue below. If that flush failed, a
-                // concurrent flush could still succeed.
+                // The flush is carried out here, and not by the queue of the data device. Otherwise the integrity device would learn the
+                // result of the flush later. After a failed flush, a concurrent flush could then still report success.
                 let flushed = self.flush_now(Dev::OWN).map(|()| 0);
                 self.hold(bio, flushed);
             }
@@ -391,9 +391,9 @@ impl DeviceQueue for IntegrityQueue {
         self.below.wait(min.saturating_sub(self.held.len()))
     }
 
-    /// Carries out uncommitted writes, as other queues do. Waits for the writes in flight, so that the claims of their sectors end. If the
-    /// queue below leaks bios, the content of their sectors may change at any time. The regions of these sectors then stay dirty, and the
-    /// device is not marked as closed.
+    /// Carries out uncommitted writes, as other queues do. Waits for the writes in flight, so that no sector stays claimed. If bios of the
+    /// data device's queue stay in flight, the content of their sectors may change at any time. The regions of these sectors then stay
+    /// dirty, and the device is not marked as closed.
     fn drain(&mut self) -> Drained {
         if !self.staged.is_empty() {
             self.commit_staged();

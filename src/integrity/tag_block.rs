@@ -31,7 +31,7 @@ pub(super) struct Candidates {
 struct Contested {
     index: usize,
     writers: u32,
-    /// The number of times that a write to this sector has begun or ended during other writes.
+    /// The number of times that a write to this sector began or ended while other writes to the sector were in flight.
     turns: u32,
     tuples: SmallVec<[Packed; 4]>,
 }
@@ -234,8 +234,8 @@ impl TagBlock {
         left
     }
 
-    /// The number of times that a write to this sector has begun or ended during other writes. The last writer calls this function before
-    /// it reads or rewrites the sector.
+    /// The number of times that a write to this sector began or ended while other writes to the sector were in flight. The last writer
+    /// calls this function before it reads or rewrites the sector.
     pub(super) fn turns(&self, index: usize) -> u32 {
         let found = self.contested.iter().find(|contested| contested.index == index);
         found.map_or(0, |contested| contested.turns)

@@ -31,7 +31,7 @@ pub(super) struct Piece {
     /// The index of the first sector's tuple in the block.
     pub(super) index: usize,
     pub(super) count: usize,
-    /// The number of sectors of the request before this piece.
+    /// The number of sectors of the request that precede these sectors.
     pub(super) before: usize,
 }
 

@@ -292,7 +292,7 @@ mod tests {
     /// Tests random maps. Some chunks and extents are too long for the index, and some block numbers have equal lower halves.
     #[test]
     fn lookup_finds_what_a_walk_finds_in_random_maps() {
-        let mut state = 0x1D0_E87E_2026_u64; // the seed of the random numbers
+        let mut state = 0x1D0_E87E_2026_u64; // The seed of the random numbers.
         let mut random = |below: u64| {
             state ^= state << 13;
             state ^= state >> 7;

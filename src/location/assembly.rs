@@ -129,8 +129,8 @@ fn split<'a>(text: &'a OsStr, syntax: &str) -> Result<(&'a str, &'a OsStr)> {
     parts.ok_or_else(|| Error::invalid(format!("the name of the disk is missing: write {syntax}")))
 }
 
-/// Parses sites that are separated by commas. A text that begins with a prefix of an assembled disk is one site. The path of an existing
-/// file is one site too.
+/// Parses the names of disks, which are separated by commas. A text that begins with a prefix of an assembled disk is one name. The path of
+/// an existing file is one name too.
 fn sites(text: &OsStr) -> Result<Vec<Site>> {
     let bytes = text.as_bytes();
     if Assembly::prefix_of(bytes).is_some() || Path::new(text).exists() {

@@ -39,16 +39,16 @@ pub enum Location {
     Plain(Site),
     /// An [integrity device](crate::integrity).
     Integrity {
-        /// The site of the data that are protected.
+        /// The device, image or export that contains the protected data.
         data: Site,
-        /// The site of the tags. `None` if the tags are in the tail of the data.
+        /// The device, image or export that contains the tags. `None` if the tags are in the tail of the data.
         tags: Option<Site>,
     },
     /// A location whose volume is opened without reading its journal.
     NoLoad(Box<Self>),
 }
 
-/// A block device, image or export, with the part that is used. No other fields will be added.
+/// A block device, image or export, and the part of it that is used. No other fields will be added.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Site {
     /// The device, image or export.
@@ -72,9 +72,10 @@ pub enum Medium {
 }
 
 impl Location {
-    /// Parses a location that a user wrote. It is a site ([`Site::parse`]), `integrity:DATA`, or `integrity:DATA,TAGS`, where DATA and TAGS
-    /// are sites. The prefix `noload:` may precede each of these forms. A text that begins with `integrity:` or `noload:` never names a
-    /// file. For a file with such a name, write `./integrity:...`.
+    /// Parses a location that a user wrote. The text is the name of a device, image or export with an optional part ([`Site::parse`]),
+    /// `integrity:DATA`, or `integrity:DATA,TAGS`. DATA and TAGS are names in the form of the first case. The prefix `noload:` may precede
+    /// each of these forms. A text that begins with `integrity:` or `noload:` never names a file. For a file with such a name, write
+    /// `./integrity:...`.
     ///
     /// # Errors
     /// `InvalidInput` for an empty path, and for an offset beyond 64 bits.
@@ -128,7 +129,7 @@ impl Location {
         }
     }
 
-    /// The site that contains the data of the volume.
+    /// The device, image or export that contains the data of the volume.
     #[must_use]
     pub fn data(&self) -> &Site {
         match self {
@@ -147,7 +148,8 @@ impl Location {
         }
     }
 
-    /// The site of an integrity device's tags. `None` if the tags are on the site of the [data](Self::data).
+    /// The device, image or export that contains the tags of an integrity device. `None` if the tags are in the tail of the
+    /// [data](Self::data), or if the location is no integrity device.
     #[must_use]
     pub fn tags(&self) -> Option<&Site> {
         match self {
@@ -159,13 +161,13 @@ impl Location {
 }
 
 impl Site {
-    /// A site that is a whole block device or image.
+    /// Creates a value that means a whole block device or image.
     #[must_use]
     pub fn file(path: impl Into<PathBuf>) -> Self {
         Self { medium: Medium::File(path.into()), part: Part::Whole }
     }
 
-    /// A site for a part of this site. It is the site that a user would write for this part.
+    /// Returns a part of this device, image or export. Its displayed text is the text that a user would write for this part.
     #[must_use]
     pub fn within(&self, part: Part) -> Self {
         let is_address = matches!(self.medium, Medium::Nbd(_));
@@ -202,7 +204,7 @@ impl Site {
         }
     }
 
-    /// Whether the displayed text of the site (`PATH@PART`) is also the path of an existing file.
+    /// Whether the displayed text of this value (`PATH@PART`) is also the path of an existing file.
     fn has_namesake(&self) -> bool {
         let path = match &self.medium {
             Medium::File(path) => path,
@@ -214,10 +216,11 @@ impl Site {
         Path::new(&text).exists()
     }
 
-    /// Parses a site as a user writes it. The text begins with `PATH`, with the [address](nbd::Address) of an export, or with the address
-    /// of an [image](image::Address). A suffix can follow and select a part: `@OFFSET`, `@OFFSET+LENGTH`, `@pN` or `@VG/LV`. OFFSET and
-    /// LENGTH are decimal or `0x…`, with an optional `K`, `M` or `G`. If the whole text, including `@`, is the path of an existing file,
-    /// the text names that file. `@VG/LV` selects a logical volume of LVM, and must follow the path of an existing disk.
+    /// Parses the name of a device, image or export, as a user writes it. The text begins with `PATH`, with the [address](nbd::Address) of
+    /// an export, or with the address of an [image](image::Address). A suffix can follow and select a part: `@OFFSET`, `@OFFSET+LENGTH`,
+    /// `@pN` or `@VG/LV`. OFFSET and LENGTH are decimal or `0x…`, with an optional `K`, `M` or `G`. If the whole text, including `@`, is
+    /// the path of an existing file, the text names that file. `@VG/LV` selects a logical volume of LVM, and must follow the path of an
+    /// existing disk.
     ///
     /// # Errors
     /// `InvalidInput` for an empty path, for a wrong address, and for an offset beyond 64 bits.
@@ -273,7 +276,7 @@ impl Site {
         Ok(Self { medium, part })
     }
 
-    /// Returns the first byte and the length of the part, or `None` for the whole device. If the site does not give both numbers, the
+    /// Returns the first byte and the length of the part, or `None` for the whole device. If `self` does not contain both numbers, the
     /// partition table or the LVM metadata are read.
     ///
     /// # Errors

@@ -120,7 +120,7 @@ pub struct Halves {
     pub faults: Vec<String>,
 }
 
-/// A site whose device is open.
+/// An open device, image or export, or the selected part of it.
 struct OpenSite {
     opened: OpenedEngine,
     identity: [u8; 16],
@@ -425,7 +425,7 @@ impl Site {
         Ok(OpenSite { opened, identity: [0; 16], fault })
     }
 
-    /// Whether two sites are on one device or image, even if their names differ.
+    /// Whether `self` and `other` are on one device or image, even if their names differ.
     #[must_use]
     pub fn shares_device(&self, other: &Self) -> bool {
         // A device node is identified by its device number, so two nodes of one device are equal. An image is identified by its file.

@@ -61,8 +61,8 @@ impl Window {
         Self { bounds: Bounds::Range(start, len), fault: None, only_read: None }
     }
 
-    /// Records a fault of the partition table. If there is one, the part can only be read: if one copy of a table is lost, the other copy
-    /// may be older, and its partitions may overlap other data. This is also true for a part from an offset on, because the table
+    /// Records a fault of the partition table. If there is a fault, the part can only be read: if one copy of a table is lost, the other
+    /// copy may be older, and its partitions may overlap other data. This is also true for a part from an offset on, because the table
     /// determines the end of this part.
     fn with_fault(mut self, fault: Option<String>) -> Self {
         self.only_read = fault.as_ref().map(|fault| {

@@ -31,8 +31,8 @@ pub struct Stack {
 enum Body {
     Segments(Vec<Segment>),
     Raid(Raid),
-    /// A mirror: the leg that is read, the log that must show that this leg is in sync, and the reasons why earlier legs are not used. The
-    /// first leg needs no log.
+    /// A mirror: the leg that is read, the log, and the reasons why earlier legs are not used. The log must show that the leg that is read
+    /// is in sync. If the first leg is read, no log is needed.
     Mirror(Box<Stack>, Option<Box<(Stack, u64)>>, Vec<String>),
     Thin(Box<Thin>),
 }

@@ -106,13 +106,13 @@ pub(super) struct Part {
     pub(super) places: Vec<(usize, u64)>,
 }
 
-/// The members that contain a piece.
+/// The members that contain a range of bytes of the array.
 #[derive(Clone, Copy, Debug)]
 pub(super) enum On {
     One(usize),
-    /// The piece has a copy on each of several consecutive members. This is the first of them.
+    /// The bytes have a copy on each of several consecutive members. This is the first of these members.
     Copies(usize),
-    /// The piece is on one member of a row with parity.
+    /// The bytes are on one member of a row with parity.
     Row(usize, Row),
 }
 
@@ -252,7 +252,7 @@ impl Layout {
         }
     }
 
-    /// Returns the piece that contains the byte `at` of the array, from this byte on. `None` past the end of the array.
+    /// Returns the contiguous range that begins with the byte `at` of the array. `None` past the end of the array.
     pub(super) fn piece(&self, at: u64) -> Option<Piece> {
         match self {
             Self::Zones(zones, chunk, by_zone) => {

@@ -69,7 +69,7 @@ mod checked {
             (Rank::Inode(held), Rank::Inode(next)) => *held != next,
             (held, next) => *held < next,
         };
-        // The list may already be destroyed when the thread exits.
+        // While the thread exits, its list of acquired locks may already be destroyed. The check is then skipped.
         let _ = HELD.try_with(|all| {
             let all = all.borrow();
             assert!(
@@ -88,7 +88,7 @@ mod checked {
 
     impl Drop for Held {
         fn drop(&mut self) {
-            // The thread-local list may already be destroyed when the thread exits.
+            // While the thread exits, its list of acquired locks may already be destroyed. The record then no longer exists.
             let _ = HELD.try_with(|all| {
                 let mut all = all.borrow_mut();
                 if let Some(at) = all.iter().rposition(|rank| *rank == self.0) {

@@ -11,11 +11,11 @@ use crate::units::{FileBlock, InodeNo};
 /// The maximum number of lines and of different faults that are stored.
 const MOST: usize = 1024;
 
-/// The lines of the reports, and the faults that have been reported.
+/// The lines of the reports, and the damaged structures that have already been reported.
 #[derive(Default)]
 pub(super) struct PassedOver {
     lines: Mutex<Vec<String>>,
-    /// The tolerated faults that have been reported. `None` if the volume tolerates no faults.
+    /// The damaged structures that were tolerated and reported. `None` if the volume tolerates no damaged structures.
     faults: Option<Mutex<HashSet<Fault>>>,
 }
 
@@ -34,7 +34,7 @@ impl PassedOver {
         Self { faults: Some(Mutex::default()), ..Self::default() }
     }
 
-    /// Creates an empty record, which tolerates faults if `self` tolerates faults.
+    /// Creates an empty record. The new record tolerates faults if and only if `self` tolerates faults.
     pub(super) fn alike(&self) -> Self {
         Self { faults: self.faults.as_ref().map(|_| Mutex::default()), ..Self::default() }
     }
@@ -54,7 +54,7 @@ impl PassedOver {
     /// Tolerates a group descriptor with a wrong checksum, and reports the descriptor once.
     ///
     /// # Errors
-    /// The error itself, if damaged descriptors are not tolerated.
+    /// The given error, if damaged descriptors are not tolerated.
     #[cold]
     pub(super) fn pass_over(&self, group: u32, error: Error) -> Result<(), Error> {
         self.pass_over_fault(Fault::Descriptor(group), error, |error| {
@@ -65,7 +65,7 @@ impl PassedOver {
     /// Tolerates a damaged block of a directory, and reports the block once. The caller skips the remaining entries of the block.
     ///
     /// # Errors
-    /// The error itself, if damaged blocks are not tolerated.
+    /// The given error, if damaged blocks are not tolerated.
     #[cold]
     pub(super) fn pass_over_names(
         &self,

@@ -25,12 +25,12 @@ pub(crate) struct InodeMut<'a> {
     stage: Stage,
     values: i64,
     values_added: i64,
-    /// The kinds of time stamps that this change has set. A pending time stamp of the same kind is older, and is discarded.
+    /// The kinds of time stamps that this change has set. A time stamp of the same kind that was set earlier, in memory only, is discarded.
     times_set: TimesSet,
 }
 
 bitflags! {
-    /// The time stamps of an inode that can be pending.
+    /// The kinds of time stamps that can be pending: set in memory, but not yet stored in the inode table.
     #[derive(Clone, Copy)]
     pub(crate) struct TimesSet: u8 {
         const ACCESSED = 1;
@@ -93,7 +93,7 @@ impl Handle<'_> {
         })
     }
 
-    /// Changes an inode in the inode table. Also stores the inode's pending time stamps.
+    /// Changes an inode in the inode table. Also stores the inode's pending time stamps, which were set in memory only.
     ///
     /// # Errors
     /// The errors of [`update`](Self::update); `Corrupt` for 0 or a number above the volume's number of inodes.
@@ -105,8 +105,8 @@ impl Handle<'_> {
         self.change_inode(inode.number(), change)
     }
 
-    /// Moves the pending time stamps of an inode into the inode table. The caller does not need the inode's lock: this lock does not
-    /// protect pending time stamps.
+    /// Stores the pending time stamps of an inode, which were set in memory only, in the inode table. The caller does not need the inode's
+    /// lock: this lock does not protect pending time stamps.
     ///
     /// # Errors
     /// The errors of [`update_inode`](Self::update_inode).
@@ -184,12 +184,12 @@ impl InodeMut<'_> {
         self.values_added += change;
     }
 
-    /// Records that time stamps were set.
+    /// Records that this change has set time stamps of these kinds.
     pub(crate) fn note_set(&mut self, times: TimesSet) {
         self.times_set |= times;
     }
 
-    /// The time stamps that this change has set.
+    /// The kinds of time stamps that this change has set.
     pub(crate) fn times_set(&self) -> TimesSet {
         self.times_set
     }

@@ -239,7 +239,7 @@ impl Superblock {
         room == 0 || !self.ro_compat.contains(RoCompat::EXTRA_ISIZE) || usize::from(extra) <= room
     }
 
-    /// Refuses a superblock that the given program would refuse.
+    /// Refuses a superblock that the given program (Linux or e2fsck) would refuse.
     ///
     /// # Errors
     /// `Corrupt`, with the name of the field.

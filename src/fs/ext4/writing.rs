@@ -55,7 +55,7 @@ pub(crate) struct Writing {
     pub(crate) orphans: Mutex<OrphanList>,
     /// The generation that the next new inode gets.
     generations: AtomicU32,
-    /// This node's hold on the volume, which the node acquires if the volume has multiple mount protection.
+    /// The claim of this computer on a volume with multiple mount protection: while the claim is valid, no other computer uses the volume.
     pub(crate) mmp: Mutex<Option<MmpHold>>,
     /// The result of the first close, or `None` until the first close has ended. A second close waits for this lock, and returns the same
     /// result.
@@ -71,7 +71,7 @@ pub(crate) struct Writing {
 }
 
 impl Writing {
-    /// The state of a volume whose log is not open. A transaction may change at most `limit` blocks.
+    /// Creates the state of a volume. The log is opened later. A transaction may change at most `limit` blocks.
     fn new(fs: &Ext4, alloc: Allocator, limit: u32, clock: Clock) -> Self {
         Self {
             transactions: Transactions::new(limit),
@@ -118,7 +118,7 @@ impl Ext4 {
         }
         let superblock = Self::read_superblock(&*device)?;
         mmp::check(&*device, &superblock, mmp::Purpose::Write)?;
-        // Another node may have changed the volume while `mmp::check` waited. The superblock is therefore read again.
+        // Another computer may have changed the volume while `mmp::check` waited. The superblock is therefore read again.
         let open = || {
             let superblock = Self::read_superblock(&*device)?;
             let (device, left) = (Arc::clone(&device), PassedOver::default());
@@ -128,7 +128,8 @@ impl Ext4 {
         found.check_writable()?;
         let mmp = MmpHold::take(&device, &found.superblock, events, clock)?;
         if mmp.is_some() {
-            // The volume is read again. Another node may have written to the volume before it detected that this node holds the volume.
+            // The volume is read again. Another computer may have written to the volume before it noticed that this computer has claimed
+            // the volume.
             found = open()?;
             found.check_writable()?;
         }
@@ -293,8 +294,8 @@ impl Ext4 {
         for open in writing.locks.opened() {
             match Alone::wait(&open, 0..u64::MAX).map(drop) {
                 Err(error) if error.kind() == ErrorKind::Busy => return Err(error),
-                // If a queue is lost, its requests may never complete. The close then continues: the loss of the queue has already aborted
-                // the volume.
+                // If an I/O queue of the process was lost, its requests in flight may never complete. The close nevertheless continues: the
+                // loss of the queue has already aborted the volume.
                 waited => alone = alone.and(waited),
             }
         }

@@ -58,7 +58,7 @@ const OTHERS: [(u32, &str); 12] = [
     (0x4D44, "FAT"),
 ];
 
-/// The kernel's description of an open file.
+/// The properties of an open file that the kernel reports: the result of `statx`, and the type of the file system.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Facts {
     pub(super) statx: Statx,
@@ -70,7 +70,7 @@ impl Facts {
         Ok(Self { statx: statx(file)?, magic: rustix::fs::fstatfs(file)?.f_type as u32 })
     }
 
-    /// Reads the description of the same file again. `self` is the previous description.
+    /// Calls `statx` again for the same file. `self` contains the previous result.
     pub(super) fn now(self, file: BorrowedFd<'_>) -> rustix::io::Result<Self> {
         Ok(Self { statx: statx(file)?, ..self })
     }

@@ -15,30 +15,31 @@ use super::{HostFile, Proof, Refusal};
 use crate::error::{Errno, Error, Result};
 use crate::sys::lease::{self, Waited, Watch, Watcher};
 
-/// The time from a break to the check of all leases.
+/// The time from the break of one lease to the check of all leases.
 const AFTER_BREAK: Duration = Duration::from_millis(20);
 /// The maximum time for which the watching thread sleeps if there are no files. A full signal queue can lose a wake-up, so the time is
 /// limited.
 const IDLE: Duration = Duration::from_secs(60);
 
-/// The state that the threads of the keeper share with the files. All host files of a [`Host`](crate::Host) have one keeper.
+/// The state that the keeper's two threads share with the host files. All host files of a [`Host`](crate::Host) have one keeper.
 #[derive(Debug)]
 pub struct Keeper {
     proof: Proof,
     changes: Changes,
     watches: Watches,
-    /// The watching thread sets this value once, before the keeper is shared.
+    /// A reference to the watching thread, for wake-ups and for the signals of the leases. This thread sets the value once, before a file
+    /// can use it.
     watcher: OnceLock<Watcher>,
     files: Mutex<Files>,
     plans: Mutex<Plans>,
     planned: Condvar,
-    /// The watching thread locks this mutex while it uses a file.
+    /// The watching thread locks this mutex while it uses a file. A thread that drops a file can thus wait for the watching thread.
     watching: Mutex<()>,
-    /// The thread that acquires leases again locks this mutex while it uses a file.
+    /// The thread that acquires leases again locks this mutex while it uses a file, for the same reason as `watching`.
     taking: Mutex<()>,
     ended: AtomicBool,
     next: AtomicU64,
-    /// The process that runs the keeper's threads.
+    /// The process that runs the threads for the leases. After a fork, the child process does not run these threads.
     process: u32,
 }
 
@@ -85,7 +86,7 @@ impl Ord for Plan {
     }
 }
 
-/// Ends the threads of a keeper when this value is dropped.
+/// Ends the threads that handle leases when this value is dropped.
 #[derive(Debug)]
 pub struct Keeping {
     keeper: Arc<Keeper>,
@@ -93,7 +94,7 @@ pub struct Keeping {
 }
 
 impl Keeping {
-    /// The keeper.
+    /// The keeper: the state that its threads share with the host files.
     #[must_use]
     pub fn keeper(&self) -> &Arc<Keeper> {
         &self.keeper
@@ -103,7 +104,7 @@ impl Keeping {
 impl Drop for Keeping {
     fn drop(&mut self) {
         if self.keeper.is_foreign() {
-            // A forked process does not run the threads of the keeper, so it must not wait for these threads.
+            // A forked process does not run the threads that handle leases, so it must not wait for these threads.
             return;
         }
         self.keeper.ended.store(true, Ordering::SeqCst);
@@ -191,14 +192,15 @@ impl Keeper {
     pub(super) fn register(&self, file: &Arc<HostFile>) {
         let mut files = self.files();
         let first = files.open.is_empty();
-        // The time is read while `files` is locked. Without the lock, another file could be registered before the time is read. The time
-        // would then prove nothing about the lease of that file.
+        // The time is read while `files` is locked. If `first` is true, no other file is registered at this time, so no lease needs a
+        // check. Without the lock, another file could be registered before the time is read. Its lease would then count as checked,
+        // although no thread has checked it.
         let begun = Proof::begin();
         files.open.insert(file.file.as_raw_fd(), Arc::downgrade(file));
         drop(files);
         if first {
-            // While no lease existed, the watching thread slept and did not check the leases. This thread therefore renews the proof for
-            // the new lease.
+            // While no file was registered, the watching thread slept and did not check the leases. The last recorded check may therefore
+            // be too old. This thread records a new one.
             self.proof.renew(begun);
             self.watcher.get().map(|watcher| watcher.wake());
         }
@@ -219,8 +221,8 @@ impl Keeper {
         })
     }
 
-    /// Handles breaks until the keeper ends. A writer that broke a lease waits until this loop handles the break. So the loop waits only
-    /// for the next break, and for nothing else.
+    /// Handles lease breaks until the program ends this thread. A writer that broke a lease waits until this loop handles the break. So the
+    /// loop waits only for the next break, and for nothing else.
     fn watch(&self, watch: &Watch) {
         let mut due = Instant::now() + IDLE;
         while !self.ended.load(Ordering::SeqCst) {
@@ -252,8 +254,8 @@ impl Keeper {
         }
     }
 
-    /// Waits until the keeper's threads have stopped using the files that the program has dropped. These files are then closed, and their
-    /// file systems can be unmounted.
+    /// Waits until the threads that handle leases have stopped using the files that the program has dropped. These files are then closed,
+    /// and their file systems can be unmounted.
     pub fn let_go(&self) {
         if !self.is_foreign() {
             drop(lock(&self.watching));
@@ -261,7 +263,8 @@ impl Keeper {
         }
     }
 
-    /// Ends the tenures of files that were changed without a break of their leases.
+    /// Handles files that were changed without a break of their leases: readers may no longer use the data that they read directly from the
+    /// device.
     fn answer_changes(&self) {
         let changed = self.changes.take();
         if changed.is_none() {
@@ -274,7 +277,7 @@ impl Keeper {
         });
     }
 
-    /// Checks all leases, and handles breaks whose signals were lost. Returns the time at which the next proof is due.
+    /// Checks all leases, and handles breaks whose signals were lost. Returns the time at which the next check of all leases is due.
     fn prove(&self) -> Instant {
         let begun = Proof::begin();
         self.answer_changes();
@@ -307,15 +310,15 @@ impl Keeper {
         plans.due.push(Reverse(Plan { due, file: Arc::downgrade(file) }));
         if plans.thread.is_none() {
             let own = Arc::clone(self);
-            // If the thread cannot be started, the kernel continues to serve the file.
+            // If the thread cannot be started, the lease is not acquired again, and all reads of the file go through the kernel.
             plans.thread = spawn("ironmap-retake", move || own.carry_out()).ok();
         }
         drop(plans);
         self.planned.notify_one();
     }
 
-    /// Makes the planned attempts to acquire leases, until the keeper ends. An attempt may wait for the device, so the watching thread must
-    /// not make attempts.
+    /// Makes the planned attempts to acquire leases, until the program ends this thread. An attempt may wait for the device, so the
+    /// watching thread must not make attempts.
     fn carry_out(&self) {
         let mut plans = self.plans();
         while !self.ended.load(Ordering::SeqCst) {
@@ -353,7 +356,7 @@ fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-/// Releases the lease of a file if the kernel is breaking this lease.
+/// Handles a break of a file's lease, if the kernel is breaking this lease.
 fn answer(file: &Arc<HostFile>) {
     // A signal may be outdated. The descriptor's number may have belonged to another file, or the lease was acquired again.
     if file.holds.load(Ordering::SeqCst) && !lease::stands(file.file.as_fd()) {

@@ -72,27 +72,27 @@ pub struct HostFile {
     assume_no_dedupe: bool,
     /// The underlying device, or the reason why the device is unknown.
     beneath: Result<Beneath, Refusal>,
-    /// The file's index among all files of its keeper.
+    /// The index of the file among all open host files.
     index: u32,
     keeper: Arc<Keeper>,
     tenure: Arc<Tenure>,
     status: Mutex<Status>,
-    /// Whether the file has a lease, either for a tenure or while the program tries to begin a tenure.
+    /// Whether the file has a lease. While the program reads the file's map, the file already has the lease, but is not read raw yet.
     holds: AtomicBool,
     /// The inotify watch, which reports changes that break no lease.
     watch: AtomicI32,
-    /// Whether the kernel served a read since the last attempt to acquire the lease.
+    /// Whether a read of the file went through the kernel since the last attempt to acquire the lease.
     wanted: AtomicBool,
-    /// Whether the keeper has planned no attempt to acquire the lease. If so, the next read through the kernel plans an attempt.
+    /// Whether no attempt to acquire the lease is planned. If so, the next read through the kernel plans an attempt.
     dormant: AtomicBool,
 }
 
-/// How the file is served at present (raw or by the kernel), and the reason.
+/// How the file is read at present (from the block device, or through the kernel), and the reason.
 #[derive(Clone, Debug)]
 pub struct Status {
     /// The map, while the lease is held.
     pub map: Option<Arc<HostMap>>,
-    /// The reason why the kernel serves the file; `None` while the file is read raw.
+    /// The reason why the file is read through the kernel; `None` while it is read from the block device.
     pub refusal: Option<Refusal>,
     /// The number of broken leases.
     pub breaks: u64,
@@ -202,39 +202,39 @@ impl HostFile {
         self.block
     }
 
-    /// The index among the open files of the keeper. It is a small number. After the file is dropped, the index is reused.
+    /// The index of the file among all open host files. It is a small number. After the file is dropped, the index is reused.
     #[must_use]
     #[inline(always)]
     pub fn index(&self) -> u32 {
         self.index
     }
 
-    /// The tenure of the lease.
+    /// The number of the lease's tenure, which is a period in which the lease is held without interruption.
     #[must_use]
     #[inline(always)]
     pub fn tenure(&self) -> &Arc<Tenure> {
         &self.tenure
     }
 
-    /// How the file is served at present.
+    /// How the file is read at present: from the block device, or through the kernel.
     #[must_use]
     pub fn status(&self) -> Status {
         self.lock().clone()
     }
 
-    /// The map of a tenure, if that tenure is still current.
+    /// The map that was read in this tenure of the lease. `None` if the tenure has ended.
     #[must_use]
     pub fn map_of(&self, tenure: u64) -> Option<Arc<HostMap>> {
         let status = self.lock();
         status.map.clone().filter(|_| self.tenure.current() == tenure)
     }
 
-    /// Makes the kernel serve all further reads of the file, for a reason that the device layer detected.
+    /// Makes all further reads of the file go through the kernel, for a reason that the device layer detected.
     pub fn refuse(&self, refusal: Refusal) {
         self.end_tenure(|status| status.refusal = Some(refusal));
     }
 
-    /// Records that the kernel had to serve a read, so that the keeper acquires the lease again.
+    /// Records that a read went through the kernel because the file has no lease, so that the lease is acquired again.
     pub fn want(self: &Arc<Self>) {
         if !self.wanted.load(Ordering::Relaxed) {
             self.wanted.store(true, Ordering::SeqCst);
@@ -248,8 +248,8 @@ impl HostFile {
     /// The thread that opens the file makes the first attempt, and one other thread makes all later attempts.
     fn take(self: &Arc<Self>) {
         let before = {
-            // The thread that ended the last tenure keeps the status locked until it has released the old lease. Without this lock, that
-            // thread could release the new lease.
+            // A thread that handles a lease break locks the status until it has released the lease. Without the lock here, that thread
+            // could release the new lease instead of the old lease.
             let _status = self.lock();
             self.tenure.current()
         };
@@ -259,8 +259,8 @@ impl HostFile {
         let refusal = match self.try_take() {
             Ok(map) => {
                 let mut status = self.lock();
-                // The tenure begins only if the lease was not broken while the map was read. The map must be in place before the tenure
-                // begins.
+                // Raw reads may begin only if the lease was not broken while the map was read. The map is stored first, because readers use
+                // it as soon as `begin` succeeds.
                 status.map = Some(Arc::new(map));
                 if self.tenure.begin(before, self.keeper.unique()) {
                     (status.refusal, status.since) = (None, Instant::now());
@@ -292,7 +292,8 @@ impl HostFile {
         let changes = self.keeper.changes();
         let failed = |errno| Refusal::Failed("inotify", errno);
         changes.watch(self.file.as_fd(), &self.watch).map_err(failed)?;
-        // If the lease was broken before `holds` was set, the break was not handled. So the lease is checked here.
+        // The thread that handles lease breaks ignores a file whose `holds` is not set. If the lease was broken before `holds` was set, the
+        // break was not handled. So the lease is checked here.
         if !lease::stands(self.file.as_fd()) {
             return Err(Refusal::Broken);
         }
@@ -308,8 +309,8 @@ impl HostFile {
         HostMap::read(self.file.as_fd(), facts.statx.stx_size, self.block, &beneath)
     }
 
-    /// Raw reads of some files rely on the immutable flag. If the flag was removed, this function makes the kernel serve the file. No event
-    /// reports the removal.
+    /// Raw reads of some files rely on the immutable flag. If the flag was removed, this function makes all reads of the file go through
+    /// the kernel. No event reports the removal of the flag.
     fn check_flag(&self) {
         let xfs = self.facts.fs() == Ok(HostFs::Xfs);
         let relies = xfs && !self.assume_no_dedupe && self.facts.is_immutable();
@@ -334,7 +335,8 @@ impl HostFile {
         lease::release(self.file.as_fd());
     }
 
-    /// Handles a break of the lease. Reads in flight become untrusted, and then the writer continues.
+    /// Handles a break of the lease: readers discard the data of raw reads in flight, the lease is released, and the waiting writer
+    /// continues.
     fn break_lease(self: &Arc<Self>) {
         let mut due = None;
         self.end_tenure(|status| {
@@ -361,14 +363,15 @@ impl HostFile {
         drop(map);
     }
 
-    /// Makes a planned attempt to acquire the lease. If the kernel has served no read since the last attempt, the lease is not acquired
-    /// again.
+    /// Makes a planned attempt to acquire the lease. If no read went through the kernel since the last attempt, the file is not in use, and
+    /// the lease is not acquired.
     fn retake(self: &Arc<Self>) {
         if self.wanted.swap(false, Ordering::SeqCst) {
             return self.take();
         }
         self.dormant.store(true, Ordering::SeqCst);
-        // A reader that ran before this store found `dormant` false, and planned no attempt. So this function plans the attempt.
+        // A reader may have set `wanted` before this store. It then found `dormant` false and planned no attempt, so this function plans
+        // the attempt.
         if self.wanted.load(Ordering::SeqCst) && self.dormant.swap(false, Ordering::SeqCst) {
             self.keeper.plan(self, Instant::now());
         }

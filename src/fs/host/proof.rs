@@ -9,17 +9,17 @@ use crate::sys::{rate, ticks};
 const BREAK_TIME: &str = "/proc/sys/fs/lease-break-time";
 /// The break time that is assumed if the file cannot be read.
 const UNKNOWN: Duration = Duration::from_secs(1);
-/// The maximum time between two proofs. If the signal of a lease break is lost, the break is handled within this time.
+/// The maximum time between two checks of all leases. If the signal of a lease break is lost, the break is handled within this time.
 const LONGEST: Duration = Duration::from_secs(5);
 
-/// The time at which all leases of a keeper were last found unbroken. Every reader loads this cache line. The keeper writes the line only
+/// The time at which all leases of host files were last found unbroken. Every reader loads this cache line. A thread writes the line only
 /// every few seconds.
 #[derive(Debug)]
 #[repr(align(64))]
 pub struct Proof {
-    /// The time of the proof in ticks.
+    /// The time at which all leases were last found unbroken, in ticks.
     at: AtomicU64,
-    /// The maximum age of a proof in ticks: half of the break time.
+    /// The time in ticks for which the last check of all leases counts as recent: half of the break time.
     valid: AtomicU64,
     rate: u64,
 }
@@ -31,20 +31,20 @@ impl Proof {
         proof
     }
 
-    /// Whether the proof is recent enough: the kernel cannot have removed a lease by force since then.
+    /// Whether the last check of all leases is recent: the kernel cannot have removed a lease by force since this check.
     #[must_use]
     #[inline(always)]
     pub fn is_young(&self) -> bool {
-        // If the clock restarts, the difference wraps to a huge value. The proof then counts as old, which is safe.
+        // If the clock restarts, the difference wraps to a huge value. The last check then counts as too old, which is safe.
         ticks().wrapping_sub(self.at.load(Ordering::Relaxed)) <= self.valid.load(Ordering::Relaxed)
     }
 
-    /// Returns the time to pass to [`renew`](Self::renew). The keeper calls this function before it checks all leases.
+    /// Returns the time to pass to [`renew`](Self::renew). The caller then checks all leases.
     pub(super) fn begin() -> u64 {
         ticks()
     }
 
-    /// Records that all leases were found unbroken in a check that began at `begun`. Returns the time until the next proof is due.
+    /// Records that all leases were found unbroken in a check that began at `begun`. Returns the time until the next check is due.
     pub(super) fn renew(&self, begun: u64) -> Duration {
         let text = std::fs::read_to_string(BREAK_TIME).unwrap_or_default();
         let limit = text.trim().parse().map_or(UNKNOWN, Duration::from_secs);

@@ -4,7 +4,7 @@ use std::fmt;
 
 use crate::error::Errno;
 
-/// The reason why the kernel serves the reads of a host file.
+/// The reason why a host file is read through the kernel instead of from the block device.
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum Refusal {

@@ -3,14 +3,14 @@
 
 use std::sync::atomic::{AtomicU64, Ordering, fence};
 
-/// The number of the current tenure. It is odd while the lease is held and the map is valid, and even otherwise. The files of a keeper
-/// never use a number twice.
+/// The number of the current tenure (a period in which the lease is held). It is odd while the lease is held and the map is valid, and even
+/// otherwise. No number is used twice, not even for different files.
 #[derive(Debug)]
 #[repr(align(64))]
 pub struct Tenure(AtomicU64);
 
 impl Tenure {
-    /// Creates the number of a file that has no lease. `unique` must be even.
+    /// Creates the tenure number of a file that has no lease yet. `unique` must be even: an even number means that the lease is not held.
     pub(super) fn new(unique: u64) -> Self {
         Self(AtomicU64::new(unique))
     }
@@ -23,7 +23,7 @@ impl Tenure {
         self.0.load(Ordering::Acquire)
     }
 
-    /// Whether a tenure with this number holds the lease, so that the file can be read raw.
+    /// Whether this number means that the lease is held, so that the file can be read raw (directly from the block device).
     #[must_use]
     #[inline(always)]
     pub fn is_raw(number: u64) -> bool {
@@ -41,7 +41,8 @@ impl Tenure {
         self.0.load(Ordering::Relaxed) == number
     }
 
-    /// Begins a tenure if `before` is still the current number. Returns whether the tenure began. `unique` must be even.
+    /// Begins a tenure (a period in which the lease is held), if `before` is still the current number. Returns whether the tenure began.
+    /// `unique` must be even.
     pub(super) fn begin(&self, before: u64, unique: u64) -> bool {
         let begin = || {
             self.0.compare_exchange(before, unique | 1, Ordering::SeqCst, Ordering::Relaxed).is_ok()
@@ -49,7 +50,8 @@ impl Tenure {
         !Self::is_raw(before) && begin()
     }
 
-    /// Ends the tenure, or an attempt to begin a tenure. The lease may be released only after this call.
+    /// Ends the tenure (the period in which the lease is held), or an attempt to begin a tenure. The lease may be released only after this
+    /// call.
     pub(super) fn end(&self, unique: u64) {
         self.0.swap(unique, Ordering::SeqCst);
         fence(Ordering::SeqCst);
@@ -60,7 +62,7 @@ impl Tenure {
 mod tests {
     use super::*;
 
-    /// If the lease is broken while the map is read, the tenure with that map must not begin.
+    /// If the lease is broken while the file's map is read, this map must not be used. The attempt to begin a tenure therefore fails.
     #[test]
     fn a_tenure_begins_only_if_nothing_came_between() {
         let tenure = Tenure::new(2);

@@ -125,7 +125,7 @@ impl FileSystem for Arc<Xfs> {
     }
 
     fn hold_read(&self, inode: fs::Inode) -> Result<(fs::Held, fs::Inode)> {
-        // No operation changes or frees an inode, so `inode` is in its present state. The inode may have no name.
+        // ironmap never changes or frees an inode of XFS, so `inode` is in its present state. The inode may have no name.
         if self.overwriting.is_some() {
             return Ok((FileSystem::hold(self, inode.number())?, inode));
         }

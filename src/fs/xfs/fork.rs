@@ -14,7 +14,7 @@ use crate::units::{FileBlock, FsBlock, InodeNo};
 
 /// The maximum number of levels of a map. The kernel's limit is lower, even for the smallest block size.
 const MAX_LEVELS: u16 = 16;
-/// The kind in [`Part`] for a block of a map tree.
+/// The code for blocks of a map tree in [`Part`], which identifies the structures whose checksums were verified.
 const KIND: u8 = 2;
 
 /// A fork of an inode.
@@ -103,8 +103,8 @@ impl Fork {
         Ok(FileBlock(end))
     }
 
-    /// The first file block after the range of the leaf for a block. If a block of the map is damaged, the nodes above this block determine
-    /// the range.
+    /// The first file block after the range of the leaf that covers `block`. If a block of the map is damaged, the nodes above the damaged
+    /// block determine the range.
     pub(super) fn end_of_leaf(&self, fs: &Xfs, owner: InodeNo, block: u64) -> u64 {
         let mut end = fs.superblock.max_file_block();
         if self.format == Format::Tree {

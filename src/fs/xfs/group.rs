@@ -109,7 +109,7 @@ fn inodes_of_any_age(
 pub(super) fn free_space_trees(metadata: &Metadata, superblock: &Superblock) -> Result<u64> {
     (0..superblock.geometry.groups).try_fold(0, |sum, group| {
         let free = free_space(metadata, superblock, group)?;
-        // `agf_btreeblks` also counts the blocks of the tree of owners, so these blocks are subtracted.
+        // `agf_btreeblks` also counts the blocks of the reverse-mapping tree, so these blocks are subtracted.
         let owners = match superblock.ro_compat.contains(RoCompat::RMAPBT) {
             true => free.agf_rmap_blocks.get().saturating_sub(1),
             false => 0,

@@ -11,7 +11,7 @@ use crate::units::{FsBlock, InodeNo};
 
 /// The maximum number of levels of a tree. 2^31 records need fewer levels, even with the smallest blocks.
 const MAX_LEVELS: u32 = 12;
-/// The kind in [`Part`] for a block of a group tree.
+/// The code for blocks of a group tree in [`Part`], which identifies the structures whose checksums were verified.
 const KIND: u8 = 5;
 
 /// A B+tree of an allocation group. A header of the group contains the number of the root block.

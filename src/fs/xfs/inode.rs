@@ -19,7 +19,7 @@ use crate::iomap::ExtentMap;
 use crate::units::InodeNo;
 
 const PLACE: Place = Place::new("inode");
-/// The kind in [`Part`] for an inode.
+/// The code for inodes in [`Part`], which identifies the structures whose checksums were verified.
 const KIND: u8 = 1;
 /// A time stamp in `bigtime` format counts nanoseconds. The value 0 is this many seconds before 1970.
 const BIGTIME_EPOCH: i64 = 1 << 31;
@@ -75,7 +75,7 @@ impl Xfs {
         Ok(inode)
     }
 
-    /// Reads an inode without the unfinished map changes in the log.
+    /// Reads an inode. Unfinished map changes in the log are not applied to the inode.
     pub(super) fn inode_as_stored(self: &Arc<Self>, number: InodeNo) -> Result<XfsInode> {
         let InodePlace { block, index } = self.superblock.geometry.inode_place(number)?;
         let place = PLACE.inode(number).block(block);

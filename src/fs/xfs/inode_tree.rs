@@ -28,7 +28,7 @@ pub(super) fn no_roots() -> Roots {
 }
 
 impl Xfs {
-    /// The tree that the inode header of a group names.
+    /// The inode tree of a group. The inode header of the group contains the number of the tree's root block.
     pub(super) fn inode_tree(&self, group: u32, header: &RawInodes) -> GroupTree {
         let (root, levels) = (header.agi_root.get(), header.agi_level.get());
         let magic = if self.superblock.is_v5() { MAGIC_V5 } else { MAGIC };

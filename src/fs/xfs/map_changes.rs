@@ -30,7 +30,7 @@ pub(super) struct Exchange {
     pub(super) sizes: bool,
 }
 
-/// One of the two files of an exchange.
+/// One of the two files of an exchange: its inode, and the first block of the exchanged range.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Side {
     pub(super) inode: InodeNo,

@@ -82,7 +82,7 @@ impl Overwriting {
     /// Refuses all further writes.
     fn end(&self) {
         self.ended.store(true, Ordering::SeqCst);
-        // The open files are also marked as changed, because requests on the direct path check only this mark.
+        // The change counters of the open files are also incremented, because requests on the direct path check only these counters.
         self.files.lock().values().for_each(|(open, _)| open.changed());
     }
 
@@ -347,8 +347,8 @@ impl WriteFile for OpenFile {
     }
 }
 
-/// The error of map operations that need a transaction. [`WriteMap::begin`] refuses all writes that need one, so these operations are never
-/// called.
+/// The error of the map operations that need a transaction. [`WriteMap::begin`] refuses all writes that need a transaction, so these
+/// operations are never called.
 fn needs_log() -> Error {
     Error::unsupported("a write to an XFS volume cannot change metadata")
 }

@@ -29,8 +29,8 @@ const LOG_BYTES: u64 = 1 << 31;
 const LOG_UNIT: u32 = 256 << 10;
 /// The valid sizes of a realtime extent in bytes.
 const EXTENT: std::ops::RangeInclusive<u64> = 4 << 10..=1 << 30;
-/// The minimum length of a version 5 log, in blocks, that this rule accepts. The minimum length of Linux depends on features and sizes: in
-/// the tests, it is between 294 and 5244 blocks.
+/// The minimum length of a version 5 log in blocks that ironmap accepts. The minimum length for Linux depends on features and sizes: in the
+/// tests, it is between 294 and 5244 blocks.
 const LEAST_LOG_BLOCKS: u32 = 256;
 /// The number of inodes in a chunk.
 const CHUNK: u32 = 64;

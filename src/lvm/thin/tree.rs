@@ -93,7 +93,7 @@ pub(super) struct Nodes {
     device: Arc<dyn Device>,
     /// The number of blocks of the metadata device.
     blocks: u64,
-    /// The cache of nodes. The index of a node is the remainder of its block number.
+    /// The cache of nodes. The index of a node is its block number modulo `CACHED`.
     cache: Box<[Mutex<Option<Arc<Node>>>]>,
 }
 

@@ -59,8 +59,9 @@ impl<'a> Operation<'a> {
         self.rename_names(names, flags, who, Some(&tree)).map(drop)
     }
 
-    /// Renames, with or without the lock of renames. A thread needs this lock to lock two directories in different branches of the
-    /// directory tree. If the old and the new name refer to directories, a call without the lock therefore does nothing and returns false.
+    /// Renames a name. `tree` is the guard of the rename lock, if the caller has acquired this lock. Only a thread that has the rename lock
+    /// may lock two directories in different branches of the directory tree. If the old and the new name both refer to directories and
+    /// `tree` is `None`, the function therefore changes nothing and returns false.
     fn rename_names(
         &self,
         [(from, old_name), (to, new_name)]: [DirName<'_>; 2],
@@ -68,8 +69,7 @@ impl<'a> Operation<'a> {
         who: &Credentials,
         tree: Option<&Ordered<MutexGuard<'a, ()>>>,
     ) -> Result<bool> {
-        // While this thread holds the lock of renames, no directory gets another parent. The result of `check_tree` below therefore stays
-        // valid.
+        // While this thread has the rename lock, no directory gets another parent. The result of `check_tree` below therefore stays valid.
         let (from_locked, to_locked) = self.lock_directories(from, to)?;
         let from_dir = self.directory_to_shrink(&from_locked)?;
         let to_dir = self.directory(to_locked.as_ref().unwrap_or(&from_locked))?;

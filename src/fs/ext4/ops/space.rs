@@ -16,7 +16,7 @@ const MOST_IN_EXTENT: u32 = 32_767;
 pub(super) struct Room {
     pub(super) start: FsBlock,
     pub(super) len: u32,
-    /// The blocks that were allocated. `None` if the file already had the cluster of the new blocks.
+    /// The blocks that were allocated. `None` if the new blocks are in a cluster that already belonged to the file.
     allocated: Option<(FsBlock, u64)>,
 }
 
@@ -27,7 +27,7 @@ impl Room {
 }
 
 impl Operation<'_> {
-    /// Finds one contiguous run for at most `count` blocks of a hole that begins at `first`.
+    /// Finds one contiguous run of device blocks for a hole that begins at file block `first`. The run has at most `count` blocks.
     pub(super) fn find_room(
         &self,
         handle: &mut Handle<'_>,
@@ -47,7 +47,7 @@ impl Operation<'_> {
         let mut want = want;
         let last = (first.0 + u64::from(want)) / cluster * cluster;
         if last > first.0 && self.start_of_cluster(inode, FileBlock(last))?.is_some() {
-            // The run ends here: the file already has the cluster of the following blocks.
+            // The run ends here, because the cluster of the following blocks already belongs to the file.
             want = (last - first.0) as u32;
         }
         let goal = self.data_goal(inode, first)?;
@@ -60,7 +60,7 @@ impl Operation<'_> {
         })
     }
 
-    /// Frees the blocks again, if they could not be mapped.
+    /// Frees the blocks that were allocated for `room`. The caller could not map them into the file.
     pub(super) fn give_back(&self, handle: &mut Handle<'_>, room: &Room) -> Result<()> {
         match room.allocated {
             Some((start, count)) => handle.free_blocks(start, count, Freed::Data),
@@ -68,7 +68,8 @@ impl Operation<'_> {
         }
     }
 
-    /// The first device block of the cluster that begins at file block `first`, if the file already has that cluster.
+    /// The first device block of the cluster for file block `first`, if that cluster already belongs to the file. `first` must be the first
+    /// block of a cluster.
     fn start_of_cluster(&self, inode: &Inode, first: FileBlock) -> Result<Option<FsBlock>> {
         let cluster = u64::from(self.superblock.cluster_blocks);
         let (mut next, end) = (first, FileBlock(first.0 + cluster));

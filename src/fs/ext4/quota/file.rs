@@ -1,4 +1,5 @@
-//! A quota file: a tree that is indexed by the four bytes of an id. The blocks of entries are below the lowest level of the tree.
+//! A quota file: a radix tree that is indexed by the four bytes of a user, group or project id. The nodes of the lowest level point to
+//! blocks of quota entries.
 //!
 //! The blocks of a quota file are metadata. They are read through the metadata cache and changed in transactions. The file never shrinks,
 //! and no entry is removed.
@@ -40,7 +41,7 @@ pub(super) struct QuotaFile {
     /// The map of the file: the volume's block for each block of the file.
     blocks: RwLock<Vec<FsBlock>>,
     known: RwLock<HashMap<u32, At>>,
-    /// The lock of insertions. A thread acquires this lock before it begins the transaction that inserts an entry.
+    /// The lock for the insertion of entries. A thread acquires this lock before it begins the transaction that inserts an entry.
     growing: Mutex<()>,
 }
 
@@ -102,8 +103,8 @@ impl QuotaFile {
         Ok(file)
     }
 
-    /// Adds to the usage of an id. The entry of a new owner is created before this call. If the id nevertheless has no entry, the recorded
-    /// usage was already wrong, and nothing is recorded.
+    /// Adds to the recorded usage of an id. The caller has created the entry of a new owner before. If the id nevertheless has no entry,
+    /// its recorded usage was already wrong, and nothing is recorded.
     pub(super) fn add(
         &self,
         handle: &mut Handle<'_>,
@@ -143,7 +144,8 @@ impl QuotaFile {
             }
         }
         if is_free(entry) {
-            // If the entry of id 0 has no usage, it consists of zeros and would count as unused. A grace time of 1 marks the entry as used.
+            // Only the entry of id 0 can consist of zeros although it is in use: its id is 0, and its usage may be 0. An entry of zeros
+            // counts as unused. A grace time of 1 therefore marks the entry as used.
             entry.dqb_itime.set(1);
         }
     }

@@ -117,7 +117,7 @@ impl Quota {
         Ok(())
     }
 
-    /// The space and the number of inodes that each of these owners may still use. If the owners differ, the smallest value counts.
+    /// The space and the number of inodes that all of these owners may still use: the smallest of the owners' values.
     fn left(&self, fs: &Ext4, owners: [Option<u32>; 3]) -> Result<Headroom> {
         let mut least = Headroom { bytes: u64::MAX, inodes: u64::MAX };
         for (kind, file) in self.files() {

@@ -52,9 +52,9 @@ impl<'a> Bitmaps<'a> {
         Ok(())
     }
 
-    /// Adds the changed bitmaps to the edits, and stores the new counts of free clusters in the descriptors. A changed bitmap becomes
-    /// initialised. The content of an uninitialised bitmap is computed from the superblock, which the resize changes. The bitmap of the
-    /// last group must always be initialised.
+    /// Adds the changed bitmaps to `edits`, the blocks to write, and stores the new counts of free clusters in the descriptors. A changed
+    /// bitmap becomes initialised. The content of an uninitialised bitmap is computed from the superblock, which the resize changes. The
+    /// bitmap of the last group must always be initialised.
     pub(super) fn store(
         self,
         new: &Superblock,
@@ -150,7 +150,7 @@ impl Descriptors {
         sb.seal_descriptor(number, bytes);
     }
 
-    /// Stores the sums of free blocks and inodes in the superblock, and adds the changed descriptor blocks to the edits.
+    /// Stores the sums of free blocks and inodes in the superblock, and adds the changed descriptor blocks to `edits`, the blocks to write.
     pub(super) fn store(
         &self,
         volume: &Volume,
@@ -175,8 +175,8 @@ impl Descriptors {
         let size = sb.block_size.bytes();
         let mut next = 0;
         for (range, at) in layout.descriptor_copies() {
-            // This function writes only the first copy of each descriptor block. The other copies are written later, because no reader
-            // needs them.
+            // This function writes only the first copy of each descriptor block. The other copies are written at the end of the resize,
+            // because no reader needs them before.
             if range.end <= next {
                 continue;
             }

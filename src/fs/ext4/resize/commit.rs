@@ -34,7 +34,7 @@ pub(super) enum Size {
 }
 
 impl Volume {
-    /// Writes all edits, and then the superblock of the new shape.
+    /// Writes all changed blocks, and then the superblock of the resized volume.
     pub(super) fn commit(
         &self,
         edits: &Edits<'_>,
@@ -50,8 +50,8 @@ impl Volume {
         let log = if size == Size::Same { None } else { jbd2::restore(&self.found)? };
         self.write_in_place(log, edits, shape, size).context(|| "resize")?;
 
-        // After this write, the device contains the new volume. Some structures are not written yet, but e2fsck can rebuild them. Until all
-        // of them are written, the superblock does not have the flag for a clean volume.
+        // After this write, the device contains the new volume. The resize inode, the reserved descriptor blocks and the backups may not be
+        // written yet, but e2fsck can rebuild them. Until they are written, the superblock does not have the flag for a clean volume.
         let unchecked = |raw: &mut RawSuperblock| {
             *raw = shape.raw.clone();
             raw.s_state.set(raw.s_state.get() & !STATE_VALID);
@@ -83,8 +83,8 @@ impl Volume {
         Ok(())
     }
 
-    /// Writes the blocks that are in use in the old volume. If the log has enough space, they are written in one transaction. Otherwise
-    /// they are written in the order of their ranks.
+    /// Writes the blocks that are in use in the old volume. If the log has enough space, the blocks are written in one transaction.
+    /// Otherwise they are written in the order of [`Rank`].
     fn write_in_place(
         &self,
         log: Option<LogWriter>,

@@ -71,7 +71,7 @@ impl<'a> Edits<'a> {
         self.blocks.is_empty()
     }
 
-    /// The new contents of blocks of these ranks, sorted by block number.
+    /// The new contents of the blocks whose rank (their place in the order of writes) is `wanted`, sorted by block number.
     pub(super) fn of(&self, wanted: impl Fn(Rank) -> bool) -> Vec<(FsBlock, Block)> {
         let wanted = self.blocks.iter().filter(|(_, (rank, _))| wanted(*rank));
         wanted.map(|(block, (_, content))| (*block, content.clone())).collect()

@@ -23,8 +23,8 @@ use crate::units::{FsBlock, InodeNo};
 const INODE: Place = Place::new("inode");
 
 impl Volume {
-    /// Adds a changed inode to the edits. The edited inode has the number, the block map and the attribute block that it gets in the new
-    /// volume.
+    /// Adds a changed inode to `edits`, the blocks to write. The written inode has the number, the block map and the attribute block that
+    /// it gets in the new volume.
     pub(super) fn edit_inode(
         &self,
         plan: &Plan,
@@ -126,7 +126,7 @@ impl Volume {
     }
 }
 
-/// Finds the item of an inode. `items` must be sorted by inode number.
+/// Finds the properties of an inode in `items`, which must be sorted by inode number.
 pub(super) fn find(items: &[Item], number: InodeNo) -> Option<&Item> {
     items.binary_search_by_key(&number, |item| item.number).ok().map(|at| &items[at])
 }

@@ -158,7 +158,8 @@ pub(crate) fn minimum(device: &Arc<dyn Device>) -> Result<Resized> {
 struct Volume {
     found: Arc<Ext4>,
     raw: RawSuperblock,
-    /// This node's hold on the volume, which the node acquires if the volume has multiple mount protection.
+    /// The claim of this computer on a volume with multiple mount protection: while the claim is valid, no other computer uses the volume.
+    /// `None` in a rehearsal, and on a volume without this protection.
     held: Option<MmpHold>,
     /// The device that stores changes in memory, if the resize of this volume is a rehearsal.
     dry: Option<Arc<Dry>>,
@@ -194,10 +195,11 @@ impl Volume {
         check_features(&sb)?;
         recover(device, &events, clock)?;
         mmp::check(&**device, &sb, mmp::Purpose::Write)?;
-        // Another node may have changed the volume while `mmp::check` waited. The state is therefore checked again.
+        // Another computer may have changed the volume while `mmp::check` waited. The state is therefore checked again.
         check_state(device)?;
         let held = MmpHold::take(device, &Ext4::read_superblock(&**device)?, &events, clock)?;
-        // Another node may have written to the volume before it detected this hold. The state is therefore checked again.
+        // Another computer may have written to the volume before it noticed that this computer has claimed the volume. The state is
+        // therefore checked again.
         check_state(device)?;
         let sb = Ext4::read_superblock(&**device)?;
         check_features(&sb)?;
@@ -219,7 +221,7 @@ impl Volume {
         self.found.blocks.device()
     }
 
-    /// Checks that this node still holds the volume.
+    /// Checks that the claim of this computer on the volume is still valid, if the volume has multiple mount protection.
     fn check_held(&self) -> Result<()> {
         self.held.as_ref().map_or(Ok(()), MmpHold::check)
     }

@@ -74,7 +74,7 @@ impl Volume {
     }
 }
 
-/// Refuses the resize if an entry of an inline directory would have to change.
+/// Refuses the resize if an entry of an inline directory refers to an inode that gets a new number.
 pub(super) fn check_inline(volume: &Volume, numbers: &Numbers, items: &[Item]) -> Result<()> {
     if numbers.is_empty() {
         return Ok(());

@@ -36,7 +36,7 @@ pub(super) struct Numbers {
 }
 
 impl Volume {
-    /// A description of the inode, if a field of the superblock refers to it.
+    /// The purpose of the inode, such as `lost+found`, if a field of the superblock contains the inode's number. Otherwise `None`.
     fn role(&self, number: InodeNo) -> Option<&'static str> {
         let raw = &self.raw;
         let roles = [
@@ -157,7 +157,8 @@ impl Numbers {
         self.new.get(&number).copied()
     }
 
-    /// Adds the changed inode bitmaps and the newly used blocks of inode tables to the edits. Stores the new counts in the descriptors.
+    /// Adds the changed inode bitmaps and the newly used blocks of inode tables to `edits`, the blocks to write. Stores the new counts in
+    /// the descriptors.
     pub(super) fn store(
         &self,
         shape: &Shape,

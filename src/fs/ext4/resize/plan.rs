@@ -20,7 +20,7 @@ use crate::iomap::ExtentState;
 use crate::sys::Buffer;
 use crate::units::InodeNo;
 
-/// An inode that the plan changes.
+/// An inode that must change when the volume shrinks.
 pub(super) struct Change {
     pub(super) number: InodeNo,
     /// The new block map, if blocks of the inode move.
@@ -29,7 +29,7 @@ pub(super) struct Change {
     pub(super) old_nodes: Vec<u64>,
 }
 
-/// The plan for a smaller volume.
+/// The plan for a shrink: the new positions of all blocks and inodes that must move.
 pub(super) struct Plan {
     /// The new positions of the bitmaps and inode tables of the remaining groups.
     pub(super) tables: Vec<Tables>,
@@ -41,7 +41,7 @@ pub(super) struct Plan {
 }
 
 impl Plan {
-    /// Makes the plan for a volume with the inodes `items` and the new shape `shape`.
+    /// Plans the shrink of a volume with the inodes `items` to the geometry `shape`.
     ///
     /// # Errors
     /// `NoSpace` if the new volume is too small; `Unsupported` with the name of a structure that cannot move.
@@ -70,7 +70,7 @@ impl Plan {
         Ok(plan)
     }
 
-    /// The plan for a step that moves only the journal.
+    /// Plans a step of a shrink that moves only the journal.
     pub(super) fn of_journal(volume: &Volume, item: &Item, shape: &Shape) -> Result<Self> {
         let (mut space, evicted) = room(volume, shape)?;
         let (moves, numbers) = (Moves::new(&shape.sb), Numbers::default());
@@ -80,7 +80,7 @@ impl Plan {
         Ok(plan)
     }
 
-    /// Whether the plan changes an inode.
+    /// Whether the shrink changes an inode.
     pub(super) fn moves_inode(&self, number: InodeNo) -> bool {
         self.changes.iter().any(|change| change.number == number)
     }

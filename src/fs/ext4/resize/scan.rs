@@ -166,7 +166,7 @@ impl Map {
     }
 }
 
-/// The properties of an inode that a plan needs.
+/// The properties of an inode that are needed to plan a shrink.
 pub(super) struct Item {
     pub(super) number: InodeNo,
     pub(super) generation: u32,

@@ -21,8 +21,8 @@ pub(super) struct Shape {
 }
 
 impl Shape {
-    /// Computes the shape of a volume with `blocks` blocks. The last group is omitted if its own metadata would leave hardly any space for
-    /// files. The volume then has fewer blocks.
+    /// Computes the geometry of a volume with `blocks` blocks. The last group is omitted if its own metadata would leave hardly any space
+    /// for files. The volume then has fewer blocks.
     ///
     /// # Errors
     /// `InvalidInput` or `Unsupported`, with the reason why the size is impossible.

@@ -30,7 +30,8 @@ enum Step {
     End(u64),
 }
 
-/// The result of a rehearsal in memory: the steps that are possible, and the number of blocks after them.
+/// The result of a rehearsal (a shrink that is made in memory only): the steps that are possible, and the number of the volume's blocks
+/// after these steps.
 struct Rehearsed {
     steps: Vec<Step>,
     end: u64,
@@ -67,7 +68,8 @@ pub(super) fn to_minimum(volume: Volume) -> Result<u64> {
     Ok(end)
 }
 
-/// The smallest possible number of blocks for a volume. The changes of `volume` must stay in memory (a rehearsal).
+/// The smallest possible number of blocks for a volume. The function shrinks `volume` to find this number. The device of `volume` must
+/// therefore store all changes in memory.
 pub(super) fn least(volume: Volume) -> Result<u64> {
     Ok(rehearse(volume, 0)?.end)
 }
@@ -121,7 +123,7 @@ impl Volume {
         self.found.superblock.journal_inode
     }
 
-    /// Does one step. A plan for the step must exist.
+    /// Does one step of a shrink. The caller has checked that the step is possible.
     fn step(self, step: Step) -> Result<Self> {
         let items = self.scan()?;
         let (Step::Journal(blocks) | Step::End(blocks)) = step;
@@ -136,8 +138,8 @@ impl Volume {
         self.cut(&plan, &items, shape)
     }
 
-    /// Looks for a plan for at most `blocks` blocks. Returns the number of blocks of the plan, and whether the journal must move first.
-    /// Returns `None` if no plan exists. If `stays` is true, plans that move the journal are rejected.
+    /// Looks for a way to shrink the volume to at most `blocks` blocks. Returns the number of blocks of the smaller volume, and whether the
+    /// journal must move first. Returns `None` if no way exists. If `stays` is true, the journal must not move.
     fn fits(&self, items: &[Item], blocks: u64, stays: bool) -> Result<Option<(u64, bool)>> {
         let Ok(shape) = Shape::new(&self.raw, &self.found.superblock, blocks, self.clock) else {
             return Ok(None);
@@ -157,8 +159,8 @@ impl Volume {
         }
     }
 
-    /// The smallest number of blocks for which a plan exists, and whether the journal must move first. If `stays` is true, plans that move
-    /// the journal are rejected.
+    /// The smallest number of blocks to which one step can shrink the volume, and whether the journal must move first. If `stays` is true,
+    /// the journal must not move.
     fn smallest(&self, items: &[Item], stays: bool) -> Result<(u64, bool)> {
         // The search starts at 0 blocks. The number of used blocks is no lower bound: it includes the metadata of groups that the shrink
         // removes.
@@ -206,7 +208,7 @@ impl Volume {
             .collect()
     }
 
-    /// Makes all moves of the plan, and then reduces the size.
+    /// Moves all blocks and inodes as `plan` says, and then reduces the size of the volume.
     fn cut(self, plan: &Plan, items: &[Item], mut shape: Shape) -> Result<Self> {
         let mut edits = Edits::with(&plan.moves);
         let mut descriptors = Descriptors::new(&self, &shape)?;

@@ -1,4 +1,5 @@
-//! Tests of the versions of a block: at the same time, threads change, read and drop the versions, and write them to their home locations.
+//! Tests of the cache of changed blocks. The cache stores a version of a block for each transaction that has changed it. Several threads
+//! change, read and drop the versions of one block, and write them to the block's home location.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::SeqCst};
@@ -19,7 +20,7 @@ const PLACE: Place = Place::new("counter");
 struct Model {
     blocks: Blocks,
     device: Arc<dyn Device>,
-    /// The newest number that any thread has read or written.
+    /// The block contains a counter. This is the highest value of the counter that any thread has read or written.
     seen: AtomicU64,
 }
 
@@ -38,7 +39,7 @@ impl Model {
         u64::from_le_bytes(*bytes.first_chunk().unwrap())
     }
 
-    /// Reads the block. The number in the block must be at least the newest number that a thread had seen before the read.
+    /// Reads the counter in the block. The value must be at least the highest value that any thread had seen before the read.
     fn look(&self) -> u64 {
         let least = self.seen.load(SeqCst);
         let found = Self::number(&self.blocks.read(BLOCK, PLACE).unwrap());
@@ -60,7 +61,8 @@ impl Model {
         self.seen.fetch_max(number, SeqCst);
     }
 
-    /// Writes a version to its home location, as a checkpoint does. A commit has frozen the version before.
+    /// Writes the version of transaction `tid` to the block's home location, as a checkpoint does. The transaction has been committed, so
+    /// this version no longer changes.
     fn write_home(&self, tid: u64) {
         if let Some(version) = self.blocks.dirty().of_transaction(BLOCK, Member::in_test(tid).tid())
         {

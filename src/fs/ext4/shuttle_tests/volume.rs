@@ -222,8 +222,8 @@ fn an_inode_in_hand_is_never_another_file() {
     );
 }
 
-/// After the close, every name exists whose sync returned success. Two threads run operations, so another commit may be in progress when
-/// the commit of the close ends.
+/// If a sync after the creation of a name returned success, the name must exist after the close. Two threads create names during the close.
+/// The commit of the close may therefore overlap with another commit.
 #[test]
 fn a_close_beside_operations_keeps_what_was_promised() {
     explore(10, || {

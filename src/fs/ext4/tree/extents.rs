@@ -199,7 +199,7 @@ impl Tree<'_> {
                 let moved: Pieces = moved.map(|extent| shifted(extent, by)).collect();
                 self.replace(handle, &path, window, &moved, 0)?;
             }
-            // The loop ends after the first leaf. This leaf also covers the blocks before its own range.
+            // The loop ends after the first leaf. The first leaf is also responsible for the file blocks before its own range.
             end = if path.is_first() { 0 } else { path.range.start };
         }
         Ok(())

@@ -59,7 +59,8 @@ pub(crate) fn tune(
     mmp::check(&**device, &sb, mmp::Purpose::Write)?;
     let held = MmpHold::take(device, &sb, &events, clock)?;
     if held.is_some() {
-        // The superblock is read again. Another node may have written to the volume before it detected that this node holds the volume.
+        // The superblock is read again. Another computer may have written to the volume before it noticed that this computer has claimed
+        // the volume (multiple mount protection).
         sb = Ext4::read_superblock(&**device)?;
         check_known(&sb)?;
         if sb.incompat.contains(Incompat::RECOVER) {

@@ -13,37 +13,38 @@ const TIME_END: i64 = 1 << 40;
 pub struct TuneOptions {
     /// The label, of at most 16 bytes (`tune2fs -L`).
     pub label: Option<Vec<u8>>,
-    /// The UUID (`-U`).
+    /// The UUID (`tune2fs -U`).
     pub uuid: Option<NewUuid>,
-    /// The last mount point, of at most 64 bytes (`-M`).
+    /// The last mount point, of at most 64 bytes (`tune2fs -M`).
     pub last_mounted: Option<Vec<u8>>,
-    /// The reaction of the volume to corruption (`-e`).
+    /// The reaction of the volume to corruption (`tune2fs -e`).
     pub on_error: Option<OnError>,
-    /// The blocks reserved for the superuser (`-m`, `-r`).
+    /// The blocks reserved for the superuser (`tune2fs -m`, `tune2fs -r`).
     pub reserved: Option<Reserved>,
-    /// The user that may also use the reserved blocks (`-u`).
+    /// The user that may also use the reserved blocks (`tune2fs -u`).
     pub reserved_uid: Option<u16>,
-    /// The group that may also use the reserved blocks (`-g`).
+    /// The group that may also use the reserved blocks (`tune2fs -g`).
     pub reserved_gid: Option<u16>,
-    /// The number of mounts after which the volume is checked, at most 16000. With 0, the number of mounts never causes a check (`-c`).
+    /// The number of mounts after which the volume is checked, at most 16000 (`tune2fs -c`). With 0, the number of mounts never causes a
+    /// check.
     pub max_mount_count: Option<u16>,
-    /// The number of mounts since the last check, at most 16000 (`-C`).
+    /// The number of mounts since the last check, at most 16000 (`tune2fs -C`).
     pub mount_count: Option<u16>,
-    /// The number of seconds after which the volume is checked. With 0, the time since the last check never causes a check (`-i`).
+    /// The number of seconds after which the volume is checked (`tune2fs -i`). With 0, the time since the last check never causes a check.
     pub check_interval: Option<u32>,
-    /// The time of the last check, in seconds since 1970 (`-T`).
+    /// The time of the last check, in seconds since 1970 (`tune2fs -T`).
     pub last_checked: Option<i64>,
-    /// Names of default mount options to enable. A `^` in front of a name disables the option (`-o`).
+    /// Names of default mount options to enable (`tune2fs -o`). A `^` in front of a name disables the option.
     pub mount_options: Vec<String>,
-    /// Default mount options as one string, of at most 63 bytes (`-E mount_opts`).
+    /// Default mount options as one string, of at most 63 bytes (`tune2fs -E mount_opts`).
     pub mount_options_text: Option<Vec<u8>>,
-    /// The hash function of new hash trees (`-E hash_alg`).
+    /// The hash function of new hash trees (`tune2fs -E hash_alg`).
     pub hash: Option<HashAlgorithm>,
-    /// The number of consecutive blocks on one member of a RAID (`-E stride`).
+    /// The number of consecutive blocks on one member of a RAID (`tune2fs -E stride`).
     pub stride: Option<u16>,
-    /// The number of data blocks in a stripe across all members of a RAID (`-E stripe_width`).
+    /// The number of data blocks in a stripe across all members of a RAID (`tune2fs -E stripe_width`).
     pub stripe_width: Option<u32>,
-    /// Names of features to enable. A `^` in front of a name disables the feature (`-O`).
+    /// Names of features to enable (`tune2fs -O`). A `^` in front of a name disables the feature.
     pub features: Vec<String>,
 }
 

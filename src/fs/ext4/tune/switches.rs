@@ -34,8 +34,8 @@ const CLEARABLE: Features = Features {
     ro_compat: RoCompat::READONLY,
 };
 
-/// Features that need changes of other metadata, each with the program that makes these changes. A feature that is in none of the three
-/// tables cannot be changed after mkfs.
+/// Features that need changes of other metadata, each with the program that makes these changes. A feature that is neither in this table,
+/// nor in `SETTABLE`, nor in `CLEARABLE` cannot be changed after mkfs.
 const ELSEWHERE: &[(&str, &str)] = &[
     ("has_journal", "tune2fs"),
     ("orphan_file", "tune2fs"),

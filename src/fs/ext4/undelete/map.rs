@@ -12,7 +12,8 @@ use crate::units::FileBlock;
 
 /// The maximum number of map blocks that are read, for all files together.
 const MAX_STEPS: u64 = 16 << 20;
-/// The maximum number of extents and relocated blocks in memory, for all files together. This number of them needs 150 MiB.
+/// The maximum number of extents and relocated blocks (blocks whose content is in the log) in memory, for all files together. This number
+/// of extents and blocks needs 150 MiB.
 const MAX_KEPT: usize = 4 << 20;
 const PLACE: Place = Place::new("extent header");
 
@@ -23,8 +24,8 @@ pub(super) struct Blocks {
     pub(super) problem: Option<String>,
 }
 
-/// The numbers of map blocks, extents and relocated blocks of all files so far. The limits above apply to these sums. A hostile volume can
-/// have many maps with the same blocks.
+/// The numbers of map blocks, extents and relocated blocks of all files so far. `MAX_STEPS` and `MAX_KEPT` limit these sums, because a
+/// hostile volume can have many maps with the same blocks.
 #[derive(Default)]
 pub(super) struct Budget {
     steps: u64,

@@ -85,8 +85,8 @@ impl Ext4 {
     pub fn deleted(self: &Arc<Self>) -> Result<Vec<Deleted>> {
         let history = History::read(self)?;
         let mut versions = versions(self, &history)?;
-        // A view is the volume in its state before a transaction. The versions are sorted, so that versions with the same view are
-        // adjacent.
+        // The code below reads each version of an inode through a view: the volume in its state before a transaction. The versions are
+        // sorted, so that versions with the same view are adjacent.
         versions.order_by_key(|version| version.view_end.unwrap_or(usize::MAX));
         let (mut names, mut budget) = (Names::default(), Budget::default());
         let (mut files, mut past) = (Vec::new(), Past::default());
@@ -108,7 +108,8 @@ impl Ext4 {
                     _ => {}
                 }
             }
-            // If the view is the current volume, other code also refers to it, and its overlay must not be taken.
+            // The next view is made from the overlay of this view. If this view is the current volume, other code also uses it. Its overlay
+            // must then not be removed.
             match Arc::into_inner(view) {
                 Some(mut view) => past.overlay = view.blocks.take_overlay(),
                 None => past = Past::default(),

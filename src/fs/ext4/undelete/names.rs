@@ -1,4 +1,4 @@
-//! The names of deleted files. They are found in the gaps of directory blocks, and in older copies of directory blocks in the log.
+//! The names of deleted files. They are found in removed entries of directory blocks, and in older copies of directory blocks in the log.
 //!
 //! When an entry is removed, its bytes become a gap after the previous entry. debugfs, and Linux before version 5.13, do not change these
 //! bytes. Linux from version 5.13 on clears these bytes, so that only the log contains the name.
@@ -137,8 +137,8 @@ impl Names {
         }
     }
 
-    /// Adds the names in a directory block, including the removed entries in the gaps. If `is_current` is true, skips used entries, because
-    /// they refer to files that exist.
+    /// Adds the names in a directory block, including the removed entries between the used entries. If `is_current` is true, skips used
+    /// entries, because they refer to files that exist.
     fn add_block(
         &mut self,
         fs: &Ext4,
@@ -156,8 +156,7 @@ impl Names {
             }
             let used = if number == 0 { 0 } else { (HEADER + name.len()).next_multiple_of(4) };
             let mut gap = at + used;
-            // A removed entry in a gap still contains the length of its record. The record of a valid removed entry does not extend past
-            // the gap.
+            // A removed entry still contains the length of its record. The record of a valid removed entry ends before the next used entry.
             while gap + HEADER < next {
                 let Some((number, kind, name, _)) = entry(&content[..next], gap, size) else {
                     break;
@@ -194,7 +193,7 @@ impl Names {
             names.push(Name { dir, name: name.into(), kind, seen: Vec::new() });
         }
         let known = &mut names[index];
-        // `seen` stays sorted, because the log is read in the order of its transactions.
+        // The list `seen` stays sorted, because the transactions of the log are read in ascending order.
         let new = seen.filter(|seen| known.seen.last() != Some(seen));
         if new.is_some() && known.seen.len() == MAX_SEEN {
             known.seen.remove(0);

@@ -44,7 +44,8 @@ impl Checker<'_> {
             while pieces.next_if(|piece| piece.first + u64::from(piece.len) <= first).is_some() {}
             let next = pieces.peek().map_or(blocks, |piece| piece.first >> log);
             if next > number {
-                // Only the first 32 GiB of the file contain entries. This limits the length of `bests`.
+                // Only the first 32 GiB of the file contain entries. This limits the memory for `bests`, which has one element for each
+                // block.
                 let until = next.min(blocks);
                 dir.bests.resize(until as usize, NO_BLOCK);
                 number = until;

@@ -13,7 +13,7 @@ use crate::fs::check::{Findings, Kind};
 use crate::fs::xfs::{Incompat, Superblock, Xfs};
 use crate::units::{FsBlock, InodeNo};
 
-/// The length of an extent in an extent list. The smallest root of a tree has the same length.
+/// The number of bytes of an extent in an extent list. The smallest root of an extent B+tree has the same length.
 pub(super) const EXTENT: usize = 16;
 
 /// An inode as read from the disk.
@@ -30,7 +30,7 @@ impl Found {
         Place::new("inode").inode(self.number).block(self.block).field(field)
     }
 
-    /// The place of a structure of this inode, for findings.
+    /// Names a structure of this inode in a finding.
     pub(super) fn part(&self, structure: &'static str) -> Place {
         Place::new(structure).inode(self.number)
     }
@@ -56,8 +56,8 @@ impl Found {
         self.flags2() & flags2::METADATA != 0
     }
 
-    /// The kind of the tree in the inode's data fork: owners or reference counts of realtime blocks. `None` if the fork contains no such
-    /// tree.
+    /// The kind of the B+tree in the inode's data fork: reverse mapping or reference counts of realtime blocks. `None` if the fork contains
+    /// no such tree.
     pub(super) fn space_tree(&self) -> Option<u16> {
         let kind = self.raw.di_onlink.get();
         let is_tree = matches!(kind, metatype::REALTIME_OWNERS | metatype::REALTIME_REFCOUNTS);

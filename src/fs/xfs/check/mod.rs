@@ -15,7 +15,7 @@
 //!
 //! **Memory**: The check needs memory for:
 //!
-//! - each extent of a file and each free extent: 24 bytes, or 48 bytes on a volume with a tree of owners;
+//! - each extent of a file and each free extent: 24 bytes, or 48 bytes on a volume with a reverse-mapping tree;
 //! - each inode in the chunks: 24 bytes;
 //! - each free realtime extent, up to four million extents: 24 bytes;
 //! - each directory: 48 bytes;

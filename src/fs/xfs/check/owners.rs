@@ -22,7 +22,7 @@ pub(super) enum Space {
 }
 
 impl Space {
-    /// The place of a structure in a group. `names` are the names of the structure in an allocation group and in a realtime group.
+    /// Names a structure of this group in a finding. `names` are the names of the structure in an allocation group and in a realtime group.
     pub(super) fn site(self, names: [&'static str; 2]) -> FindingSite {
         match self {
             Self::Data(group) => FindingSite::of_group(group, Place::new(names[0])),
@@ -31,14 +31,14 @@ impl Space {
     }
 }
 
-/// A run of blocks with one owner. Runs are ordered like the records of the tree of owners.
+/// A run of blocks with one owner. Runs are ordered like the records of the reverse-mapping tree.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(super) struct Owned {
     pub(super) start: u32,
     pub(super) len: u32,
-    /// The owner in the encoding of the tree of owners, or [`FREE`].
+    /// The owner as the reverse-mapping tree encodes it, or [`FREE`].
     pub(super) owner: u64,
-    /// The offset in the encoding of the tree of owners: the block of the file, with flag bits.
+    /// The offset as the reverse-mapping tree encodes it: the block of the file, with flag bits.
     pub(super) offset: u64,
 }
 

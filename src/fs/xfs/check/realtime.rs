@@ -109,7 +109,7 @@ impl Xfs {
 }
 
 impl Checker<'_> {
-    /// The numbering of realtime blocks, if the volume has realtime blocks.
+    /// Describes how the volume numbers its realtime blocks. `None` if the volume has no realtime blocks.
     fn realtime_layout(&self) -> Option<Realtime> {
         self.fs.superblock.realtime().copied()
     }

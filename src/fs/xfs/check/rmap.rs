@@ -1,4 +1,4 @@
-//! Checks the tree of owners (reverse mapping). A record contains a run of blocks, the owner, and the offset in the file.
+//! Checks the reverse-mapping tree. A record contains a run of blocks, the owner, and the offset in the file.
 
 use zerocopy::FromBytes;
 

@@ -115,5 +115,5 @@ pub(super) struct Directory {
     pub(super) children: u32,
 }
 
-// The documented memory use of a check depends on this size.
+// The documentation states how much memory a check needs for each inode: the size of `State`.
 const _: () = assert!(size_of::<State>() == 24);

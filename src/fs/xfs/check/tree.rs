@@ -30,7 +30,7 @@ pub(super) struct Shape {
     pub(super) key: usize,
     /// Whether records can overlap. If so, a node also contains the highest key of each child.
     pub(super) overlaps: bool,
-    /// The owner of the tree's blocks, in the encoding of the tree of owners.
+    /// The owner of the tree's blocks, as the reverse-mapping tree encodes it.
     pub(super) owner: u64,
     pub(super) key_of_record: fn(&[u8]) -> Key,
     pub(super) key_of_key: fn(&[u8]) -> Key,
@@ -104,7 +104,7 @@ pub(super) const REFCOUNTS: Shape = Shape {
     ..BY_PLACE
 };
 
-/// The tree of the owners of realtime blocks.
+/// The tree of the owners of realtime blocks (reverse mapping).
 pub(super) const REALTIME_OWNERS: Shape =
     Shape { name: "tree of realtime owners", magic: [*b"MAPR", *b"MAPR"], ..OWNERS };
 

@@ -13,7 +13,7 @@ use crate::fs::xfs::header::{Header, array};
 use crate::fs::xfs::inode::XfsInode;
 use crate::units::InodeNo;
 
-/// The kind in [`Part`] for a block of directory entries.
+/// The code for blocks of directory entries in [`Part`], which identifies the structures whose checksums were verified.
 const KIND: u8 = 3;
 
 /// A checked block of entries. If the block is the directory's only block, the index follows the entries.

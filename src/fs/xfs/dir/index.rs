@@ -15,7 +15,7 @@ use crate::fs::xfs::inode::XfsInode;
 use crate::iomap::ExtentMap;
 use crate::units::InodeNo;
 
-/// The kind in [`Part`] for a block of a hash index.
+/// The code for blocks of a hash index in [`Part`], which identifies the structures whose checksums were verified.
 const KIND: u8 = 4;
 /// The maximum number of levels of an index.
 const MAX_LEVELS: usize = 5;

@@ -13,13 +13,14 @@ pub(crate) const BLOCK: usize = 512;
 pub(crate) const MAGIC: u32 = 0xFEED_BABE;
 /// The value of `h_fmt` if items are little-endian.
 pub(crate) const FORMAT_LITTLE_ENDIAN: u32 = 1;
-/// One block of a record header saves the first words of this number of blocks.
+/// The number of data blocks whose first words are saved in one header block of a record. In the data blocks, cycle numbers replace these
+/// words.
 pub(crate) const CYCLES_PER_HEADER: usize = 64;
 /// The number of bytes that the checksum covers in a header block. The first value is for the first header block, the second value for each
 /// further header block.
 pub(crate) const CHECKED_HEADER: usize = 328;
 pub(crate) const CHECKED_EXTENSION: usize = 260;
-/// Byte offsets of the saved words: in the first header block, and in a further header block.
+/// Byte offsets of the words that were saved from the data blocks: in the first header block, and in a further header block.
 pub(crate) const CYCLES_AT: usize = 44;
 pub(crate) const EXTENSION_CYCLES_AT: usize = 4;
 pub(crate) const CRC_AT: usize = 32;

@@ -48,7 +48,7 @@ pub(crate) struct RawChunk {
 
 layout!(RawChunk: 16 { ir_holemask @ 4, ir_freecount @ 7, ir_free @ 8 });
 
-/// A record in the tree of owners (reverse mapping). A key has no block count, and the offset in a key has no flag for unwritten extents.
+/// A record in the reverse-mapping tree. A key has no block count, and the offset in a key has no flag for unwritten extents.
 #[derive(Clone, Copy, FromBytes, Immutable, IntoBytes, KnownLayout, Unaligned)]
 #[repr(C)]
 pub(crate) struct RawOwner {
@@ -65,17 +65,17 @@ pub(crate) mod owner_bits {
     pub(crate) const ATTRIBUTES: u64 = 1 << 63;
     pub(crate) const MAP_BLOCK: u64 = 1 << 62;
     pub(crate) const UNWRITTEN: u64 = 1 << 61;
-    /// The bits between the flags above and the offset.
+    /// The unused bits between these flags and the offset.
     pub(crate) const UNUSED: u64 = (1 << 61) - (1 << 54);
     pub(crate) const OFFSET: u64 = (1 << 54) - 1;
 }
 
-/// Owners other than inodes, encoded as negative numbers.
+/// Codes for owners that are not inodes. They are negative numbers.
 pub(crate) mod owner {
     /// Copies of the superblock and headers of groups.
     pub(crate) const HEADERS: u64 = -3_i64 as u64;
     pub(crate) const LOG: u64 = -4_i64 as u64;
-    /// The free-space trees and the tree of owners, with the blocks that are reserved for them.
+    /// The free-space trees and the reverse-mapping tree, with the blocks that are reserved for them.
     pub(crate) const GROUP: u64 = -5_i64 as u64;
     pub(crate) const INODE_TREES: u64 = -6_i64 as u64;
     pub(crate) const INODES: u64 = -7_i64 as u64;

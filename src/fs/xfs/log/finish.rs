@@ -1,7 +1,7 @@
 //! Unfinished intents in the log. The kernel's recovery finishes these intents on the device.
 //!
-//! Recovery in memory finishes only changes of attributes and of file maps, because readers see these changes. Other intents change trees
-//! that record the owners of blocks. Recovery only counts these other intents.
+//! Recovery in memory finishes only changes of attributes and of file maps, because readers see these changes. All other intents change the
+//! free-space, reverse-mapping or reference-count trees. Recovery only counts them.
 
 use std::collections::BTreeMap;
 

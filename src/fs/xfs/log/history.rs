@@ -23,8 +23,8 @@ pub(in crate::fs::xfs) enum Past<'a> {
 }
 
 impl Xfs {
-    /// Calls `each` with all changes in the log, the oldest first, and with the number of the change's transaction. Damaged records and
-    /// items are left out.
+    /// Calls `each` with every change in the log, the oldest first. Also passes the number of the transaction that contains the change.
+    /// Damaged records and items are skipped.
     ///
     /// # Errors
     /// Errors of the device; errors of `each`.

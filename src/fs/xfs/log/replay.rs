@@ -81,7 +81,7 @@ pub(super) struct Replay<'a> {
     /// The last record of the current transaction, for error messages.
     pub(super) place: Place,
     intents: Intents,
-    /// The number of owner changes that the replay may still make before it reaches the limit.
+    /// The number of block ownership changes that the replay may still make before it reaches the limit.
     pub(super) owners_left: u32,
 }
 

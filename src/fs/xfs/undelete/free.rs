@@ -14,7 +14,8 @@ use crate::units::FsBlock;
 const MAGIC: [u8; 4] = *b"ABTB";
 const MAGIC_V5: [u8; 4] = *b"AB3B";
 
-/// The free blocks of the groups that were read. A block that was taken does not count as free in later calls of [`take`](Self::take).
+/// The free blocks of the groups that were read. If [`take`](Self::take) has counted a block for one file, the block does not count as free
+/// for other files.
 pub(super) struct FreeBlocks<'a> {
     fs: &'a Xfs,
     /// The free extents of each group. The key is the first block of an extent, and the value is the block after the extent. Both are
@@ -27,7 +28,7 @@ impl<'a> FreeBlocks<'a> {
         Self { fs, groups: HashMap::new() }
     }
 
-    /// Takes a range of blocks of one group. Returns the number of blocks that were free.
+    /// Counts the free blocks in a range of one group. The counted blocks no longer count as free in later calls.
     pub(super) fn take(&mut self, start: FsBlock, len: u32) -> Result<u64> {
         let (number, first) = self.fs.superblock.geometry.in_group(start);
         let free = match self.groups.entry(number) {

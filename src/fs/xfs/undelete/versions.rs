@@ -267,7 +267,7 @@ fn root_room(fs: &Xfs, number: InodeNo, area: &[u8]) -> Option<u8> {
     })
 }
 
-/// The inode numbers of the given versions.
+/// The inode numbers of these old states of inodes.
 pub(super) fn known(versions: &[Version]) -> HashSet<InodeNo> {
     versions.iter().map(|version| version.number).collect()
 }

@@ -29,8 +29,8 @@ pub(super) struct MapEdit {
 }
 
 impl MapEdit {
-    /// Computes the changes of the map of an inode that is in use after the fast commits. The result is empty for a directory, because the
-    /// recorded blocks of a directory are not used.
+    /// Computes the changes of an inode's block map. The inode must be in use after the fast commits. The result is empty for a directory:
+    /// the blocks that fast commits record for a directory are not used.
     pub(super) fn of(inode: &Touched<'_>) -> Result<Self> {
         let mut map = Self::default();
         let (Some(after), Some(edit)) = (&inode.after, inode.edit) else { return Ok(map) };
@@ -115,8 +115,8 @@ impl MapEdit {
 }
 
 impl Operation<'_> {
-    /// Writes a recorded inode. Three parts of the inode on the device are kept: the map, the attributes, and the fields about a
-    /// directory's blocks. In a new inode, these parts are empty.
+    /// Writes an inode as the fast commits have recorded it. Three parts of the inode on the device are kept: the block map, the
+    /// attributes, and the fields that describe the blocks of a directory. In a new inode, these parts are empty.
     pub(super) fn write_recorded(
         &self,
         handle: &mut Handle<'_>,

@@ -1,7 +1,7 @@
 //! Recovery of fast commits on the device.
 //!
-//! On a read-only volume, fast commits are an overlay of edits of inodes, maps and directories. This module applies the same edits to the
-//! volume in one transaction, with the functions that all operations use.
+//! When a volume is opened read-only, its fast commits are stored in memory as edits of inodes, block maps and directories. This module
+//! applies the same edits to the volume on the device in one transaction, with the functions that all operations use.
 //!
 //! A crash cannot lose the fast commits, and it cannot leave them partly applied:
 //!
@@ -42,7 +42,8 @@ use crate::fs::{Clock, FileType};
 use crate::units::InodeNo;
 
 const PLACE: Place = Place::new("fast commit");
-/// The credits for all changes. The credits exceed the size of any log. The transaction is therefore never split into two.
+/// The journal credits for all changes: the number of blocks that the transaction may change. This number exceeds the size of any log. The
+/// transaction is therefore never split into two.
 const CREDITS: u32 = 1 << 30;
 
 impl Ext4 {
@@ -50,8 +51,8 @@ impl Ext4 {
     /// that could not be freed.
     ///
     /// # Errors
-    /// `ReadOnly` for changes that only Linux recovers; `NoSpace`; `Corrupt` for fast commits that contradict the volume or that do not fit
-    /// into the log; `Io`. After an error the fast commits are still valid.
+    /// `ReadOnly` for fast commits that only Linux can recover; `NoSpace`; `Corrupt` for fast commits that contradict the volume or that do
+    /// not fit into the log; `Io`. After an error the fast commits are still valid.
     pub(in crate::fs::ext4) fn recover_fast_commits(
         self: &Arc<Self>,
         device: &Arc<dyn Device>,

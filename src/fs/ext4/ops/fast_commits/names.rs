@@ -28,14 +28,14 @@ pub(super) struct Touched<'a> {
     pub(super) edit: Option<&'a InodeEdit>,
     /// The inode on the device, if the inode is in use on the device.
     pub(super) before: Option<Inode>,
-    /// The final inode, if it has a name.
+    /// The inode after all fast commits, if it then has a name.
     pub(super) after: Option<Inode>,
-    /// The final number of names.
+    /// The number of the inode's names after all fast commits.
     pub(super) names: i64,
     /// The number of subdirectories that the fast commits add, minus the number that they remove. For a new directory, this is its number
     /// of subdirectories.
     pub(super) subdirectories: i64,
-    /// The parent of a directory that gets a name.
+    /// The parent directory, if this inode is a directory and the fast commits give it a name.
     pub(super) parent: Option<InodeNo>,
 }
 
@@ -55,7 +55,7 @@ impl Touched<'_> {
     }
 }
 
-/// All changes, except for the blocks of files.
+/// All changes that the fast commits make, except for changes of the block maps of files.
 #[derive(Default)]
 pub(super) struct Plan<'a> {
     pub(super) changes: Vec<Change<'a>>,
@@ -63,7 +63,7 @@ pub(super) struct Plan<'a> {
 }
 
 impl<'a> Plan<'a> {
-    /// The plan for the recorded changes, based on the volume on the device.
+    /// Computes the changes that the fast commits `found` make to the volume `fs` on the device.
     pub(super) fn of(fs: &Arc<Ext4>, found: &'a Arc<Ext4>) -> Result<Self> {
         let mut plan = Self::default();
         for (number, edit) in found.fast_commits.inodes() {
@@ -100,7 +100,7 @@ impl<'a> Plan<'a> {
         })
     }
 
-    /// Handles a directory whose inode number was reused for another file: adds the removal of the directory's entries to the plan. The
+    /// Handles a directory whose inode number was reused for another file: plans the removal of all directory entries on the device. The
     /// directory was empty when it was removed. However, the records that had removed its entries were dropped when the number was reused.
     fn empty_former_directories(&mut self, fs: &Arc<Ext4>) -> Result<()> {
         let mut gone = Vec::new();

@@ -13,10 +13,10 @@ use crate::units::FsBlock;
 /// The number of entries in a node of 1 KiB.
 const NODE: u64 = 84;
 
-/// A volume on which the test has allocated all free blocks.
+/// A volume whose free blocks the test has allocated, so that the test can free exactly as many blocks as it needs.
 struct Full {
     file: File,
-    /// The reserved blocks that the test may allocate.
+    /// Determines which kinds of reserved blocks the test may allocate.
     reserve: Reserve,
     held: Vec<(FsBlock, u32)>,
 }
@@ -113,8 +113,8 @@ fn nodes_that_cannot_be_had() {
     full.close(&image);
 }
 
-/// The root is full with four extents of ten blocks each. A split of one extent needs a new node. On a full volume, the split succeeds
-/// while blocks reserved for nodes are free.
+/// The root of the tree is full: it contains four extents of ten blocks each. A split of one extent needs a new node. On a volume without
+/// other free blocks, the split succeeds while the blocks that are reserved for nodes are free.
 #[test]
 fn cuts_that_need_a_node() {
     type Cut = fn(&File) -> Result<()>;

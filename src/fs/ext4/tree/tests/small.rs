@@ -202,7 +202,8 @@ fn a_step_that_finds_nothing_takes_no_transaction() {
         for i in 0..10 {
             file.map(gap + i * 2, start + 100 + i, 1, Written).unwrap();
         }
-        // The next change runs in a new transaction. Each block that the change modifies then uses one credit.
+        // The sync ends the running transaction. In the new transaction, each changed block uses one journal credit. The test can therefore
+        // compute the number of changed blocks from the remaining credits.
         file.fs.sync().unwrap();
         let inode = file.inode();
         let credits = inode.credits_for_unmap();
@@ -250,7 +251,8 @@ fn a_leaf_without_extents_is_freed() {
             })
             .unwrap();
         file.unmap(last, u64::MAX).unwrap();
-        // The last leaf was freed. The other leaves remain. In the ranges of these leaves, every second block is mapped.
+        // The last leaf, which the test has emptied, was freed. The other leaves still exist. In the ranges of these leaves, every second
+        // block is mapped.
         assert_eq!(file.inode().stat().blocks, 2 * (last / 2 + leaves - 1));
         file.unmap(0, u64::MAX).unwrap();
         assert_eq!(file.inode().stat().blocks, 0);
