@@ -274,7 +274,8 @@ fn a_damaged_block_of_a_directory_loses_its_own_names() {
     }
 }
 
-/// The names in the two kinds of listings that mounts use. One lists block by block, the other in the order of the hash tree.
+/// The names in the listing that a mount uses. A mount lists a linear directory block by block, and a directory with a hash tree in the
+/// order of the hashes.
 fn listed_for_mounts(image: &Image) -> BTreeSet<String> {
     let volume = image.open().unwrap();
     let _ = volume.fs().take_notices();

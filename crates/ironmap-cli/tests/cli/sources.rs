@@ -52,7 +52,7 @@ fn volume_copy(bench: &Bench, name: &str) -> Option<Copy> {
     Some(Copy { kind, mode, content })
 }
 
-/// `@` is replaced by `cp` or `ironmap cp`, and `%` by the copy. A line that begins with `!` must fail.
+/// `@` is replaced by `cp` or `ironmap cp`, and `%` by the destination of the copy. A line that begins with `!` must fail.
 const KINDS: &str = "
 printf 'through a pipe' | @ /dev/stdin %
 @ /dev/stdin % < file

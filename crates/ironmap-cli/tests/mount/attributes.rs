@@ -171,7 +171,8 @@ fn leaves_time(link: &Path, read: &dyn Fn(&Path), waits: bool) -> bool {
     loop {
         read(link);
         let left = access_time(link) != before;
-        // The kernel drops the cached target some time after a change.
+        // The kernel can answer a read from its cached copy of the target. It drops this copy some time after a change, so the reads are
+        // repeated.
         if left || !waits || begin.elapsed() > Duration::from_secs(20) {
             return left;
         }

@@ -53,7 +53,7 @@ pub(crate) fn long() -> bool {
     std::env::var_os("IRONMAP_MOUNT_LONG").is_some()
 }
 
-/// The path of the program, which a variable can replace.
+/// The path of the program. The environment variable `IRONMAP_BIN` can replace this path.
 pub(crate) fn ironmap() -> OsString {
     std::env::var_os("IRONMAP_BIN").unwrap_or(IRONMAP.into())
 }

@@ -15,8 +15,8 @@ use crate::report::Report;
 /// The limits of a batch for the writer: its number of steps, and its approximate number of bytes.
 const BATCH_STEPS: usize = 256;
 const BATCH_BYTES: usize = PIECE as usize;
-/// The number of batches that may wait in the channel. The reader and the writer work on one more batch each. The content in a batch has at
-/// most the length of two pieces, so the memory is limited.
+/// The number of batches that may wait in the channel. The reader and the writer work on one more batch each. A batch has at most `2 *
+/// PIECE` bytes of content, so the memory is limited.
 const BATCHES: usize = 2;
 /// The stack of the reader in bytes. The reader of a tree recurses into directories, and a level needs a few KiB. Memory is used only when a
 /// level needs it.
