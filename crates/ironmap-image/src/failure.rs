@@ -108,7 +108,7 @@ impl Failure {
         Self { too_small: Some(Box::new(TooSmall { needs, volume })), ..self }
     }
 
-    /// Returns the needs of the content, if the failure means that a new volume is too small for its content.
+    /// Returns the space that the content needs, if the failure means that a new volume is too small for its content.
     pub fn too_small(&self) -> Option<&TooSmall> {
         self.too_small.as_deref()
     }
