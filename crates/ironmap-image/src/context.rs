@@ -100,7 +100,7 @@ impl Context {
         }
     }
 
-    /// The present location of a volume.
+    /// The location at which a volume can be opened now. For a new image that is not complete, this is its temporary name.
     pub(crate) fn place_of(&self, location: &Location) -> Location {
         match &*self.aside() {
             Some((volume, aside)) if volume == location => aside.clone(),

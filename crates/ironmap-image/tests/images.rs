@@ -367,7 +367,8 @@ fn without_journal() -> Features {
     features
 }
 
-/// The order of the calls has no effect. If the caller gives a size, the volume has this size, even if the image file is larger.
+/// The order of the calls that set options has no effect. If the caller gives a size, the volume has this size, even if the image file is
+/// larger.
 #[test]
 fn sizes_and_options_are_used_in_any_order() {
     let dir = tempfile::tempdir().unwrap();

@@ -126,7 +126,7 @@ impl Launch<'_> {
             per_chunk = own.div_ceil(ONCE_CHUNKS).max(1);
             rounds = own / per_chunk;
         } else {
-            // All threads calibrate at the same time, because they are also measured at the same time.
+            // All threads determine the length of a chunk of requests at the same time, because they are also measured at the same time.
             self.barrier.wait();
             self.attempt(&mut result, |job| {
                 let requests = job.calibrate(self.chunk())?;

@@ -248,7 +248,8 @@ fn a_damaged_block_of_a_directory_loses_its_own_names() {
         assert!(blocks.len() > 8);
         let file = File::options().write(true).open(image.path()).unwrap();
         for block in [blocks[2], blocks[5], blocks[6]] {
-            // Each directory entry has 48 bytes, so the damage begins with an entry in the middle of the block.
+            // The position 480 is a multiple of 48, the length of each directory entry in bytes. So the damage begins with an entry, in the
+            // middle of the block.
             file.write_all_at(&[0xFF; 64], block * 1024 + 480).unwrap();
         }
         let mount = image.mount("ro");

@@ -1,4 +1,5 @@
-//! The sources of a copy into a volume: special files, their attributes under fakeroot, and the time of a reproducible build.
+//! Tests copies of special files into a volume, of files whose attributes fakeroot reports, and with the time of a reproducible build
+//! (`SOURCE_DATE_EPOCH`).
 
 use crate::require;
 use std::fs;

@@ -61,7 +61,7 @@ fn each_flag_is_set_or_passed_over_as_by_the_kernel() {
     const NOT_HERE: u32 = 0x4000 | 0x8_0000 | 0x40_0000 | 0x200_0000;
     const IMMUTABLE: u32 = 0x10;
     const NO_DUMP: u32 = 0x40;
-    /// The flags for the format of the extent map, which may differ between the two sides.
+    /// The flags for the format of the extent map, which may differ between ironmap's mount and the kernel's mount.
     const MAPS: u32 = 0x1008_0000;
     require_mounts!("each_flag_is_set_or_passed_over_as_by_the_kernel");
     for options in [&["-t", "ext4"][..], &["-t", "ext4", "-O", "inline_data"], &["-t", "ext3"]] {

@@ -1,4 +1,5 @@
-//! Passes steps from the thread that reads a tree to the thread that writes the copy.
+//! Passes a tree from the thread that reads it to the thread that writes the copy. The tree is passed as a sequence of steps, such as the
+//! beginning of a file or a piece of its content.
 
 use std::mem;
 use std::panic::resume_unwind;
@@ -52,8 +53,8 @@ impl Feed {
     }
 }
 
-/// Runs `read` in a thread, writes the steps that it sends, and returns its result. `read` must drop the feed after the last step, because
-/// the copy ends when the feed is dropped.
+/// Runs `read` in a thread, writes the steps (files and pieces of content) that `read` sends, and returns its result. `read` must drop the
+/// feed after the last step, because the copy ends when the feed is dropped.
 pub(super) fn copy<R: Send>(
     writer: &mut Writer,
     report: &mut Report,

@@ -71,7 +71,7 @@ pub(super) fn copy_host(
     read_with(writer, report, |reader| reader.read_root(path, follow))
 }
 
-/// Runs `read` in a thread, and writes the steps that it sends.
+/// Runs `read` in a thread, and writes the steps (files and pieces of content) that `read` sends.
 fn read_with(
     writer: &mut Writer,
     report: &mut Report,
