@@ -117,7 +117,7 @@ impl ImageDamage {
             bytes.truncate((usize::from(sectors) << 9).max(512));
         }
         if base.format == ImageFormat::Vhdx {
-            // The target repairs the checksums, because an attacker would write correct ones.
+            // The fuzz target repairs the checksums, because an attacker would write correct checksums.
             for (start, len) in [(64, 4096), (128, 4096), (192, 65536), (256, 65536)] {
                 let Some(part) = bytes.get_mut(start << 10..(start << 10) + len) else { break };
                 part[4..8].fill(0);

@@ -102,8 +102,8 @@ macro_rules! with_queue {
 }
 pub(crate) use with_queue;
 
-/// Each method branches on the variant once. Queues over this queue call these methods. Programs that use a device without a file system
-/// call them too.
+/// Each method branches on the variant once. Two callers use these methods: queues of devices that are built over this queue's device, and
+/// programs that use a device without a file system.
 impl DeviceQueue for AnyQueue {
     through_queue!(requests, with_queue);
     through_queue!(resources, with_queue);

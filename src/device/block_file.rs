@@ -283,8 +283,8 @@ impl BlockFile {
         self.file.as_fd()
     }
 
-    /// The locks on the file, and the mark that this process writes the file. A device that is dropped after this `BlockFile` keeps a
-    /// reference to the locks.
+    /// The locks on the file, and the record that this process has the image open for writing. A device that is dropped after this
+    /// `BlockFile` keeps a reference to the locks.
     pub(super) fn hold(&self) -> Arc<Hold> {
         Arc::clone(&self.hold)
     }

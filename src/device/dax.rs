@@ -82,7 +82,7 @@ impl Dax {
             .map_err(failed)?;
         if let Some(part) = part.as_ref().filter(|_| !file.is_writable()) {
             for (from, to) in part.holes().at(path)? {
-                // A page is replaced if the hole contains all of the page's bytes that belong to the part in use.
+                // A page of the mapping is replaced by a page of zeros if all of its bytes in the part in use are in the hole.
                 let from = if from == start { start - skip } else { from.next_multiple_of(page) };
                 let to = if to == start + size { to } else { to - to % page };
                 if from < to {

@@ -21,7 +21,7 @@ const CHEAP: Duration = Duration::from_micros(100);
 /// The number of condition variables that signal the ends of flushes. With only one variable, each end would wake every waiting thread.
 const CONDITIONS: usize = 16;
 
-/// The flushes of a device. All users of the device share one value of this type.
+/// Records the flushes of a device. All users of the device share one value of this type.
 #[derive(Debug, Default)]
 pub(crate) struct Durability {
     cache: Arc<Cache>,
@@ -30,7 +30,7 @@ pub(crate) struct Durability {
     through_flushes: ThroughFlushes,
 }
 
-/// The flushes of all devices that may share a cache. A failed flush may have lost writes to each of the devices.
+/// Records the flushes of all devices that may share a cache. A failed flush may have lost writes to each of the devices.
 #[derive(Debug, Default)]
 struct Cache {
     state: Mutex<State>,
@@ -69,13 +69,13 @@ struct Lost {
 }
 
 impl Durability {
-    /// Creates the flushes of a device with these limits.
+    /// Creates the record of the flushes of a device with these limits.
     pub(crate) fn of(limits: &Limits) -> Self {
         Self { through_flushes: limits.through_flushes, ..Self::default() }
     }
 
-    /// Creates the flushes of two devices with these limits, which may share a cache. After a failed flush of either device, the flushes of
-    /// both devices fail.
+    /// Creates the records of the flushes of two devices with these limits, which may share a cache. After a failed flush of either device,
+    /// the flushes of both devices fail.
     pub(crate) fn pair(limits: [&Limits; 2]) -> [Self; 2] {
         let [first, second] = limits.map(Self::of);
         let cache = Arc::clone(&first.cache);

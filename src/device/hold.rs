@@ -11,17 +11,17 @@ use super::qemu_locks;
 use crate::error::{Error, Result};
 use crate::sys::file_locks;
 
-/// The locks of this process on an image or a device, and the mark that this process writes the image. The drop removes the locks and the
-/// mark.
+/// The locks of this process on an image or a device, and the record that this process has the image open for writing. The drop removes the
+/// locks and the record.
 #[derive(Debug)]
 pub(super) struct Hold {
-    /// This field is declared before the mark, so that the locks are released first.
+    /// This field is declared before `_written`, so that the locks are released first.
     _locks: Option<Locks>,
     _written: Option<Written>,
 }
 
 impl Hold {
-    /// Locks an open file if `exclusive` is set. If the file is an image that is opened for writing, also marks it.
+    /// Locks an open file if `exclusive` is set. If the file is an image that is opened for writing, also records this.
     pub(super) fn take(
         path: &Path,
         stat: &Stat,

@@ -39,7 +39,8 @@ impl BlockFile {
     }
 }
 
-/// The name of a range that begins at byte `base` of a device or partition. `dir` is the sysfs directory of the device or partition.
+/// A text that identifies a range of a device or partition. The range begins at byte `base`. `dir` is the sysfs directory of the device or
+/// partition.
 fn name(dir: &Path, base: u64) -> Option<String> {
     let start = text(&dir.join("start")).and_then(|start| start.parse::<u64>().ok());
     let Some(start) = start else {
@@ -53,7 +54,7 @@ fn name(dir: &Path, base: u64) -> Option<String> {
     Some(format!("partuuid:{uuid}@{base}"))
 }
 
-/// The name of a disk or mapped device.
+/// A text that identifies a disk or mapped device: its worldwide name or UUID.
 fn disk(dir: &Path) -> Option<String> {
     ["wwid", "device/wwid", "dm/uuid", "md/uuid"].iter().find_map(|name| text(&dir.join(name)))
 }
@@ -75,8 +76,8 @@ fn digest(bytes: &[u8]) -> [u8; 16] {
 mod tests {
     use super::*;
 
-    /// A partition and the same range of its disk have the same name. Another disk has a different name. A device without identifying
-    /// attributes has no name.
+    /// A partition and the same range of its disk have the same identity. Another disk has a different identity. A device without
+    /// identifying attributes has no identity.
     #[test]
     fn a_part_is_identified_by_its_disk_and_its_start() {
         let dir = tempfile::tempdir().unwrap();

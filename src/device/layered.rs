@@ -261,7 +261,7 @@ pub(super) struct LayeredQueue {
     layer: Arc<dyn Layer>,
     /// The bios in flight in the queue below. In that queue, each bio contains its index in this table instead of the caller's `BioEnd`.
     flying: Vec<Option<Flying>>,
-    /// Completions. Each is stored with the first tick at which it can be popped.
+    /// Completions. Each is stored with the value that `tick` must reach before the completion can be popped.
     held: Vec<(u64, Option<u64>, Done)>,
     depth: usize,
     tick: u64,
@@ -269,7 +269,8 @@ pub(super) struct LayeredQueue {
 
 struct Flying {
     end: BioEnd,
-    /// The request's ticket. `None` for a request to an attached file, because the layer does not receive requests to attached files.
+    /// The number with which the layer identifies the request. `None` for a request to an attached file, because the layer does not receive
+    /// requests to attached files.
     ticket: Option<u64>,
 }
 

@@ -112,7 +112,8 @@ pub trait Device: Send + Sync {
         (Vec::new(), 0)
     }
 
-    /// The end of the device's addresses. This is the device's [`size`](Self::size), or the end of the last device that is joined to it.
+    /// The end of the device's addresses. This is the device's [`size`](Self::size). If other devices are joined to it, this is the end of
+    /// the last of them.
     fn end(&self) -> DevOffset {
         DevOffset(self.size())
     }

@@ -216,7 +216,7 @@ pub(crate) unsafe extern "C" fn ironmap_fio_file_size(
 }
 
 /// # Safety
-/// The pointers can be read, and `fill` can be called with its job.
+/// The pointers can be read, and the function `fill` of `raw` can be called with the `job` of `raw`.
 #[unsafe(no_mangle)]
 pub(crate) unsafe extern "C" fn ironmap_fio_lay_out(
     job: *const RawJob,

@@ -97,8 +97,8 @@ impl Job {
         self.units[index].buffer.as_mut().expect("no request uses the memory")
     }
 
-    /// The address of a request's memory. `None` if requests use fio's own memory. They do this at depth 1, with an engine that completes
-    /// requests at once, because the job then waits for each request.
+    /// The address of the job's buffer for a request. `None` if the job has no buffers: at depth 1, with an engine that completes each
+    /// request within the call, requests use fio's own memory.
     pub(crate) fn buffer(&mut self, index: usize) -> Option<*mut u8> {
         self.units.get_mut(index)?.buffer.as_mut().map(Buffer::as_mut_ptr)
     }
@@ -119,8 +119,8 @@ impl Job {
         }
     }
 
-    /// Whether the memory of the request is the whole buffer that the job has for it. Only such a request can be in flight. The memory of
-    /// any other request is fio's own (at depth 1), or the rest of a buffer after a short transfer.
+    /// Whether the memory of the request is at the beginning of the job's buffer for this request. Only such a request can be in flight.
+    /// The memory of any other request is fio's own (at depth 1), or the rest of a buffer after a short transfer.
     #[inline(always)]
     pub(crate) fn owns(&self, request: &Request) -> bool {
         let transfers = matches!(request.op, Op::Read | Op::Write);
@@ -150,8 +150,8 @@ impl Job {
         }
     }
 
-    /// Runs a request in fio's memory, and waits for its completion. The function is inlined, because each return after a system call costs
-    /// time (docs/BENCHMARKS.md).
+    /// Runs a request in fio's memory, and waits for its completion. The function is inlined, because the first return of a function after
+    /// a system call is slow (docs/BENCHMARKS.md).
     #[inline(always)]
     pub(crate) fn run(&mut self, request: &Request, memory: &mut [u8]) -> Queued {
         let file = self.files.get(request.file).and_then(Option::as_ref);

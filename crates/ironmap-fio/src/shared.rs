@@ -40,8 +40,8 @@ fn volumes() -> MutexGuard<'static, Vec<Shared>> {
     VOLUMES.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-/// Records how a job will use its volume. fio prepares all jobs before the first begins, so the first job opens the volume for the needs of
-/// all jobs.
+/// Records whether a job will write to its volume. fio prepares all jobs before the first job begins. So the first job opens the volume for
+/// writing if any job writes.
 pub(crate) fn expect(name: &str, writes: bool) {
     entry(&mut volumes(), name).writes |= writes;
 }
@@ -73,7 +73,7 @@ pub(crate) fn open(name: &str, engine: Engine, write: bool) -> Result<Lent, Erro
     Ok(Lent { volume: Some(volume), name })
 }
 
-/// Adds an open volume that has no location, as if the first job had opened it.
+/// Adds an open volume that was not opened by name, for tests. Jobs then find it under `name`, as if another job had opened it.
 #[cfg(test)]
 pub(crate) fn give(name: &str, volume: Volume) {
     let (engine, writable, users) = (Engine::Auto, volume.fs().is_writable(), 0);

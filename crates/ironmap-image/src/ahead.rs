@@ -116,7 +116,8 @@ impl Ahead {
             }
         }
         while queue.outstanding() > 0 && self.collect(queue).is_ok() {}
-        // Reports of wrong sectors are dropped here, because the caller reads the file again and reports them.
+        // This read has recorded the sectors that do not match their protection information. The records are dropped, because the caller
+        // reads the file again and then reports these sectors.
         drop(source.volume.events().take_wrong_tuples());
         for (token, (number, size)) in (first..).zip(files) {
             let completion = self.done.remove(&token);

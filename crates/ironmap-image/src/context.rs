@@ -1,4 +1,4 @@
-//! The context of a job: one value with all data that the caller passes to the job. All parts of the job use this value.
+//! The context of a job, such as a copy: one value with all data that the caller passes to the job. All parts of the job use this value.
 
 use std::collections::BTreeSet;
 use std::fmt::Display;
@@ -70,7 +70,7 @@ impl Context {
         Arc::new(Self { caller, stop, opening, source_date, told, realtime_of, aside })
     }
 
-    /// Uses the file at `path` for `volume`, until [`end_aside`](Self::end_aside).
+    /// From now on, uses the file at `path`, a temporary name, in place of the file of `volume`. [`end_aside`](Self::end_aside) ends this.
     pub(crate) fn make_aside(&self, volume: &Location, path: &Path) {
         let aside = volume.with_paths(&|_| Some(path.to_owned()));
         *self.aside() = Some((volume.clone(), aside));
@@ -100,7 +100,7 @@ impl Context {
         }
     }
 
-    /// The present location of a volume.
+    /// The location at which a volume can be opened now. For a new image that is not complete, this is its temporary name.
     pub(crate) fn place_of(&self, location: &Location) -> Location {
         match &*self.aside() {
             Some((volume, aside)) if volume == location => aside.clone(),

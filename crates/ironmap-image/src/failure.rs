@@ -85,8 +85,7 @@ impl Failure {
     pub fn at(place: impl Display, error: &Error) -> Self {
         let reason = if is_corrupt(error) { Reason::Corrupt } else { Reason::Failed };
         let (place, text) = (place.to_string(), error.to_string());
-        // The text of the error may already begin with the place, or with the last component of the place. The message must not name the
-        // place twice.
+        // The text of the error may already begin with `place`, or with its last component. The message must not contain this name twice.
         let name = place.rsplit('/').find(|name| !name.is_empty()).unwrap_or(&place);
         let named = [place.as_str(), name].into_iter().find_map(|name| text.strip_prefix(name));
         let rest = named.and_then(|rest| rest.strip_prefix(": "));
@@ -108,7 +107,7 @@ impl Failure {
         Self { too_small: Some(Box::new(TooSmall { needs, volume })), ..self }
     }
 
-    /// Returns the needs of the content, if the failure means that a new volume is too small for its content.
+    /// Returns the space that the content needs, if the failure means that a new volume is too small for its content.
     pub fn too_small(&self) -> Option<&TooSmall> {
         self.too_small.as_deref()
     }

@@ -43,8 +43,8 @@ impl Owners {
         }
         for (map, from, to) in [(&mut self.users, from.0, to.0), (&mut self.groups, from.1, to.1)] {
             let (Some(from), Some(to)) = (from, to) else {
-                // If the number is missing before and after the space, the line maps no user (or no group). If the number is missing on
-                // only one side, the line is invalid.
+                // In a line such as `5: 7:`, both groups are missing, so the line maps only users. If only one of the two groups (or users)
+                // is missing, the line is invalid.
                 if from != to {
                     return None;
                 }

@@ -118,7 +118,7 @@ impl Sources {
         })
     }
 
-    /// Whether there are no sources and no nodes.
+    /// Whether the volume gets no files: there are no sources and no other files (`nodes`).
     pub(crate) fn is_empty(&self) -> bool {
         self.origins.is_empty() && self.nodes.is_empty()
     }
@@ -199,11 +199,12 @@ impl Sources {
         }
     }
 
-    /// Copies all layers in order into the new volume, and then makes the nodes. `made` contains the dimensions of the volume. `time` is
-    /// the time of all changes.
+    /// Copies all sources (`layers`) in order into the new volume, and then makes the other files (`nodes`). `made` contains the dimensions
+    /// of the volume. `time` is the time of all changes.
     ///
     /// # Errors
-    /// Fails if a source cannot be read, or if the volume has no space. The failure for lack of space contains the needs of all sources.
+    /// Fails if a source cannot be read, or if the volume has no space. The failure for lack of space contains the space that all sources
+    /// need.
     pub(crate) fn fill(
         &self,
         Layers(layers): Layers,
@@ -243,7 +244,8 @@ impl Sources {
         })
     }
 
-    /// Adds the needs of all directories and volumes, and of archives that have not been read.
+    /// Adds the inodes and the space that the remaining sources need: all directories and volumes, and the archives that have not been
+    /// read.
     fn needs_of_rest(
         &self,
         layers: impl Iterator<Item = Layer>,

@@ -44,7 +44,7 @@ impl Spared {
     }
 }
 
-/// The paths of all files that a site uses. For a virtual disk image, these include the backing files and the extents.
+/// The paths of all files in which a volume is stored. For a virtual disk image, these include the backing files and the extents.
 fn paths_of(site: &Site) -> Vec<PathBuf> {
     match &site.medium {
         Medium::Image(address) => {

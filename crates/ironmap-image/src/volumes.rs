@@ -134,19 +134,19 @@ impl Volumes {
     }
 }
 
-/// The options of a command for its DEST.
+/// The options of a command that determine the meaning of its last argument, DEST.
 #[derive(Clone, Copy)]
 pub struct DestinationIs {
     /// `Some(true)` if DEST must be a directory (`-t`, or several sources); `Some(false)` if DEST is always the new name (`-T`).
     pub directory: Option<bool>,
-    /// Whether a symbolic link to a directory counts as a directory.
+    /// Whether DEST counts as a directory if it is a symbolic link to a directory.
     pub follows: bool,
 }
 
 /// The destination of a file.
 #[derive(Clone)]
 pub enum Destination {
-    /// The file gets into this directory, and keeps its last name.
+    /// The file is put into this directory. Its name is the last component of its old path.
     Into(Name, InodeNo),
     /// The new name of the file.
     As(Name),
@@ -286,7 +286,7 @@ impl Name {
         }
     }
 
-    /// The name as coreutils show it with `-v`.
+    /// The location and the path, quoted as `cp -v` and other programs of coreutils quote a name in their messages.
     pub fn quoted(&self) -> String {
         let volume = self.source.location().to_string();
         quoted(&[volume.as_bytes(), b":", &self.path].concat())
@@ -311,7 +311,7 @@ impl fmt::Display for Name {
     }
 }
 
-/// A file and the name by which it was found. In a value from [`Volumes::file`], the directory in `name` is not valid.
+/// A file and the name by which it was found. If [`Volumes::file`] returned this value, the field `dir` of `name` must not be used.
 pub struct Found {
     /// The name.
     pub name: Name,

@@ -225,7 +225,8 @@ fn a_failed_build_leaves_nothing() {
     assert!(fs::read(&image).unwrap() == before);
 }
 
-/// If a volume is too small, the failure contains the needs of the content. A volume with this space is large enough for the content.
+/// If a volume is too small, the failure contains the space that the content needs. A volume with this space is large enough for the
+/// content.
 #[test]
 fn the_needs_of_a_volume_that_is_too_small_are_enough() {
     let dir = tempfile::tempdir().unwrap();
@@ -263,7 +264,8 @@ impl Bar for Counts {
     fn finish(&self) {}
 }
 
-/// The progress ends at the totals. Messages reach the callback, and the options of the file system are used.
+/// At the end of a build, the numbers of copied files and bytes that the progress reports equal the totals. The options of the file system
+/// are used, and no message is printed.
 #[test]
 fn progress_and_messages_reach_the_callbacks() {
     let dir = tempfile::tempdir().unwrap();
@@ -365,7 +367,8 @@ fn without_journal() -> Features {
     features
 }
 
-/// The order of the calls has no effect. If the caller gives a size, the volume has this size, even if the image file is larger.
+/// The order of the calls that set options has no effect. If the caller gives a size, the volume has this size, even if the image file is
+/// larger.
 #[test]
 fn sizes_and_options_are_used_in_any_order() {
     let dir = tempfile::tempdir().unwrap();

@@ -1,4 +1,4 @@
-//! The figures of a launch: the measurements of each thread, and their results.
+//! The figures of a launch, which is one run of the benchmark in one process: the measurements of each thread, and their results.
 
 use hdrhistogram::Histogram;
 use serde::{Deserialize, Serialize};
@@ -6,14 +6,14 @@ use serde::{Deserialize, Serialize};
 use crate::plan::Plan;
 use crate::source::Source;
 
-/// The results of one launch for one target.
+/// The results for one target, such as a file or a device, in one run of the benchmark.
 #[derive(Clone, Debug, Default, Serialize, Deserialize)]
 pub struct Measured {
-    /// Nanoseconds per request, the median over the chunks.
+    /// Nanoseconds per request: the median over the chunks. A chunk is a fixed number of requests.
     pub ns: f64,
     /// Nanoseconds per request in the fastest chunk.
     pub ns_best: f64,
-    /// The speed relative to the first target, as the median over the rounds of chunks.
+    /// The speed relative to the first target: the median over the rounds. In a round, each target runs one chunk of requests.
     pub ratio: f64,
     /// The CPU time of the thread per request, in nanoseconds.
     pub cpu_ns: f64,
@@ -31,7 +31,7 @@ pub struct Measured {
     pub counters: Vec<(String, u64)>,
 }
 
-/// The measurements of one thread for one target.
+/// The measurements of one thread for one target, such as a file or a device.
 #[derive(Default)]
 pub(crate) struct Tally {
     pub(crate) chunks: Vec<Chunk>,
@@ -41,7 +41,8 @@ pub(crate) struct Tally {
     pub(crate) counters: Vec<(&'static str, u64)>,
 }
 
-/// A thread's requests in one round: their number, start and end in nanoseconds since the launch, and CPU time.
+/// A thread's requests to one target in one round: their number, their start and end in nanoseconds since the benchmark began, and their
+/// CPU time.
 #[derive(Clone, Copy)]
 pub(crate) struct Chunk {
     pub(crate) requests: u64,
@@ -90,8 +91,8 @@ pub(crate) fn measured(
     }
 }
 
-/// The speed of all threads together in each round, in requests per nanosecond. If each block is written only once, there is a single speed
-/// for all rounds and the final sync, so that it includes deferred work.
+/// The speed of one target in each round, in requests of all threads per nanosecond. If each block is written only once, there is a single
+/// speed for all rounds and the final sync, so that it includes deferred work.
 fn speeds(plan: &Plan, jobs: &[Vec<Tally>], index: usize) -> Vec<f64> {
     let rounds = jobs.iter().map(|job| job[index].chunks.len()).min().unwrap_or(0);
     let round = |round: usize| {

@@ -1,4 +1,4 @@
-//! The loops of one thread over a target: one request at a time, or many in flight.
+//! The loops in which one thread sends requests to a target, such as a file or a device: one request at a time, or many in flight.
 
 use std::io::IoSlice;
 use std::marker::PhantomData;
@@ -13,7 +13,7 @@ use smallvec::SmallVec;
 use crate::positions::{Course, Spot};
 use crate::source::{Shared, Source};
 
-/// A target with the queue of one thread.
+/// A target, such as a file or a device, and the queue with which one thread sends requests to the target.
 pub(crate) struct Target {
     route: Route,
     /// Whether queued reads of a file are made in batches, which read into memory that the caller lends to the queue.
@@ -37,7 +37,7 @@ pub(crate) struct Writing {
     reason = "a thread has only one value of this type for each target, so its size does not matter"
 )]
 enum Route {
-    /// A queue of a device, and the number of each file in this queue.
+    /// A queue of a device, and for each file its device number in this queue.
     Device(AnyQueue, Vec<Dev>),
     File(Vec<File>, Queue),
 }
@@ -54,7 +54,7 @@ impl Target {
                     let attached = queue.attach(file, true);
                     devs.push(attached.map_err(|errno| Error::io(errno, "another file"))?);
                 }
-                // If several ranges are on one device, the queue has one number for all of them.
+                // If several ranges are on one device, the queue has one device number for all of them.
                 devs.resize(source.bases.len(), Dev::OWN);
                 Route::Device(queue, devs)
             }
@@ -78,7 +78,8 @@ impl Target {
         }
     }
 
-    /// The counters of the target: requests that took the simple path or missed it, and reads of a host file that the kernel served.
+    /// The counters of the queue, by name. Examples are the requests that took the simple path (the fast code for a request that fits in
+    /// one bio), the requests that could not take this path, and the reads of a host file that the kernel served.
     pub(crate) fn counters(&self) -> Vec<(&'static str, u64)> {
         let Route::File(_, queue) = &self.route else { return Vec::new() };
         let stats = queue.stats();

@@ -1,5 +1,5 @@
-//! One launch in one process. The targets take turns: each target runs a chunk of the same number of requests. Each thread is pinned to a
-//! CPU.
+//! Runs a benchmark in one process. The targets (files or devices) take turns: each target runs a chunk of the same number of requests.
+//! Each thread is pinned to a CPU.
 
 use std::sync::Barrier;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
@@ -18,7 +18,8 @@ use crate::positions::{Course, Mix, Positions, Uniform};
 use crate::prepare;
 use crate::source::{Opener, Source};
 
-/// The length of a chunk: short enough that a disturbance affects all targets equally. Threads that share a CPU get longer chunks.
+/// The duration of a chunk of requests: short enough that a disturbance affects all targets equally. Threads that share a CPU get longer
+/// chunks.
 const CHUNK: Duration = Duration::from_millis(2);
 /// The number of chunks if each block is written once.
 const ONCE_CHUNKS: u64 = 64;
@@ -26,7 +27,7 @@ const ONCE_CHUNKS: u64 = 64;
 /// pass.
 const LATENCY_REQUESTS: u64 = 2000;
 
-/// A thread's share of a launch.
+/// The data of one thread in a run of the benchmark.
 struct Job {
     targets: Vec<Driven>,
     /// Memory for all targets without registered buffers, so that all these targets use the same pages.
@@ -48,7 +49,7 @@ struct Driven {
     tally: Tally,
 }
 
-/// The state that the threads of a launch share.
+/// The state that the threads of a run share.
 struct Launch<'a> {
     plan: &'a Plan,
     sources: &'a [Source],
@@ -125,7 +126,7 @@ impl Launch<'_> {
             per_chunk = own.div_ceil(ONCE_CHUNKS).max(1);
             rounds = own / per_chunk;
         } else {
-            // All threads calibrate at the same time, because they are also measured at the same time.
+            // All threads determine the length of a chunk of requests at the same time, because they are also measured at the same time.
             self.barrier.wait();
             self.attempt(&mut result, |job| {
                 let requests = job.calibrate(self.chunk())?;
@@ -360,7 +361,7 @@ impl Watch<'_> {
         if touch { Self::Data } else { Self::Nothing }
     }
 
-    /// This function is not inlined, so that loops without a watch only test one flag per request.
+    /// This function is not inlined, so that a loop with `Watch::Nothing` only tests one flag per request.
     #[inline(never)]
     fn look(&mut self, bytes: &[u8]) {
         match self {

@@ -51,15 +51,15 @@ fn plan(rw: Rw, depth: u32, jobs: usize) -> Plan {
     }
 }
 
-/// The number of reads and writes of the simple path.
+/// The number of reads and writes that took the library's simple path, the fast code for a request that fits in one bio.
 fn simple_hits(measured: &Measured) -> u64 {
     let simple = |name: &str| matches!(name, "simple_hits" | "overwrites");
     let counts = measured.counters.iter().filter(|(name, _)| simple(name));
     counts.map(|(_, count)| count).sum()
 }
 
-/// Runs each kind of work, synchronous and queued, with one and two threads. The requests take the simple path if the variant enables it,
-/// and change only written extents.
+/// Runs each kind of work, synchronous and queued, with one and two threads. If the variant enables the simple path, the fast code for a
+/// request that fits in one bio, the requests take this path. The requests change only written extents.
 #[test]
 fn files_of_another_format_are_measured() {
     let fs = MemFs::new(Arc::new(Ram::new(4 * LEN as u64)), Kind::WHOLE);

@@ -1,4 +1,4 @@
-//! The plan of one launch, made by the process that starts it.
+//! The plan of one run of the benchmark. The process that starts the run makes the plan.
 
 use serde::{Deserialize, Serialize};
 
@@ -15,7 +15,7 @@ pub enum Content {
     Unwritten,
 }
 
-/// The work of one launch.
+/// The work of one run of the benchmark.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub struct Plan {
     /// The targets. All others are compared with the first target.

@@ -15,7 +15,8 @@ use crate::errors::{go_on, io};
 use crate::plan::{Content, Plan};
 use crate::target::{TargetSpec, Variant};
 
-/// The fill word. zram stores no data for a page of one repeated word. A read or write of such a page costs zram only a memset.
+/// The word with which the files are filled. zram stores no data for a page of one repeated word, so a read or write of such a page costs
+/// zram only a memset.
 pub const FILL: u32 = 0xdead_beef;
 /// The default total size of all files in bytes, without the option `--size`.
 const SIZE: u64 = 512 << 20;

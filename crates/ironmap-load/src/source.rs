@@ -38,8 +38,8 @@ pub(crate) struct Source {
 
 #[derive(Clone)]
 pub(crate) enum Shared {
-    /// A device, for a raw target or for the first file of a `kernel:` target. The list contains the further files of this target. A queue
-    /// of the device serves all of them.
+    /// The device of a raw target, or the first file of a `kernel:` target. The list contains the further files of a `kernel:` target. A
+    /// queue of the device or first file also serves the further files.
     Device(Arc<dyn Device>, Vec<Arc<BlockFile>>),
     Volume(Volume, Vec<File>),
     Host(Host, File),
@@ -55,8 +55,8 @@ struct Placement {
 }
 
 impl Placement {
-    /// Returns the position of the range on a raw target of `device` bytes. The target is the partition, its disk, or a copy of one of
-    /// them.
+    /// Returns the position of this range on another device of `device` bytes, which a raw target names. This device is the partition that
+    /// contains the file system, the disk of the partition, or a copy of one of them.
     fn on(self, device: u64) -> u64 {
         match self.partition {
             Some((size, start)) if size != device => start + self.physical,
@@ -65,7 +65,8 @@ impl Placement {
     }
 }
 
-/// Opens targets. A volume can be opened only once, and a `Host` opens each device only once. So several targets can share an object.
+/// Opens targets. A volume can be opened only once, and a `Host` opens each device only once. So several targets can share a volume or a
+/// `Host`.
 pub(crate) struct Opener<'a> {
     plan: &'a Plan,
     engine: Engine,
@@ -251,7 +252,7 @@ impl<'a> Opener<'a> {
             let route = Shared::Host(host, file);
             return Ok(Source { len, engine, notices, ..Source::new(spec, route) });
         }
-        // `raw:` and `vol:` would use this engine on the device of the host file. The type of the device path determines the engine.
+        // The engine that `raw:` and `vol:` targets would use on the device of the host file. It depends on the type of the device's path.
         let device_path = report.device.as_ref().and_then(|device| device.device_path.as_ref());
         let (engine, mut notices) = match device_path {
             Some((device_path, kind)) if *kind != DevicePathKind::NvmeChar => {
@@ -330,7 +331,7 @@ impl Source {
         }
     }
 
-    /// The counters of verifying devices since the target was opened.
+    /// The counters of integrity devices, which verify the checksums of sectors, since the target was opened.
     pub(crate) fn verified(&self) -> Vec<(&'static str, u64)> {
         let Shared::Volume(volume, _) = &self.route else { return Vec::new() };
         let counts = volume.integrity().map(|opened| opened.device.counts()).unwrap_or_default();

@@ -34,7 +34,7 @@ impl From<Integrity> for StablePages {
 /// The options of a target that has several ways to serve a request.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Variant {
-    /// Whether the simple path is on.
+    /// Whether requests may take the library's simple path, the fast code for a request that fits in one bio.
     pub simple: bool,
     /// The method for stable pages. By default, the requirements of the device decide.
     pub integrity: Option<Integrity>,

@@ -14,8 +14,8 @@ use rustix::fs::{CWD, RenameFlags};
 use crate::open_files::OpenFiles;
 use crate::tree::{Draft, Entries, Entry, Locked, Tree, absent, no_object, parent};
 
-/// The name of the lock file in the directory of the drafts. All stores of the directory lock this file. `LocalFileSystem` does not list
-/// names that end with `#` and digits.
+/// The name of the lock file in the directory of the drafts, which are new objects without their final names. All stores of the directory
+/// lock this file. `LocalFileSystem` does not list names that end with `#` and digits.
 const LOCK: &str = "lock#0";
 /// The maximum number of attempts to open a file. An attempt fails if the name is given to another file at the same time.
 const ATTEMPTS: usize = 100;
@@ -25,7 +25,7 @@ pub(crate) struct Directory {
     root: PathBuf,
     options: FileOptions,
     open_files: OpenFiles,
-    /// The directory of the drafts, which also contains the lock file.
+    /// The directory of the drafts, which are new objects without their final names. It also contains the lock file.
     stage: &'static str,
 }
 
@@ -121,8 +121,8 @@ impl Tree for Directory {
 
     fn draft(&self, path: &str) -> io::Result<Box<dyn Draft>> {
         let path = self.path(path);
-        // A new draft is not locked at first. While the directory is locked, no other process can mistake the new draft for a draft that a
-        // crash has left.
+        // A new draft (the file of a new object) is not locked at first. While the directory is locked, no other process can mistake the
+        // new draft for a draft that a crash has left.
         let _lock = self.lock()?;
         let file = OpenOptions::new().write(true).create_new(true).open(&path);
         let file = file.map_err(named(&path))?;
@@ -137,8 +137,8 @@ impl Tree for Directory {
         let Ok(_lock) = self.lock() else { return };
         for entry in fs::read_dir(self.path(dir)).into_iter().flatten().flatten() {
             let Ok(file) = fs::File::open(entry.path()) else { continue };
-            // `try_lock` fails for the lock file, because this function has locked it. It also fails for each draft in use, because a store
-            // has locked the draft.
+            // `try_lock` fails for the lock file, because this function has locked it. `try_lock` also fails for each draft (the file of a
+            // new object) that a store is writing, because this store has locked the draft.
             if file.try_lock().is_ok() {
                 let _ = fs::remove_file(entry.path());
             }

@@ -37,7 +37,7 @@ impl Span {
         Self { start, len: (end - start) as usize, skip: (range.start - start) as usize, range }
     }
 
-    /// Returns the bytes of the range. `count` bytes were read into `buffer`, from the start of the span.
+    /// Returns the bytes of the range. `count` bytes were read into `buffer`, from the start of the blocks that contain the range.
     fn bytes(&self, path: &str, buffer: Buffer, count: usize) -> Result<Bytes, Failure> {
         let wanted = (self.range.end - self.start) as usize;
         if self.range.is_empty() {

@@ -46,7 +46,7 @@ pub(crate) struct Shared {
 /// The files of a store, in the form that jobs on the store's threads use.
 pub(crate) struct Objects {
     pub(crate) tree: Arc<dyn Tree>,
-    /// The number of the next draft.
+    /// The number of the next draft, which is the file of a new object before it gets its final name.
     pub(crate) next: AtomicU64,
 }
 

@@ -37,7 +37,8 @@ pub(crate) trait Tree: Send + Sync {
     /// Creates a file for a new object. The error is `AlreadyExists` if the name is taken.
     fn draft(&self, path: &str) -> io::Result<Box<dyn Draft>>;
 
-    /// Removes the drafts in this directory, except drafts that a store is writing. Errors are ignored, because the next call tries again.
+    /// Removes the drafts (files of new objects without their final names) in this directory, except drafts that a store is writing. Errors
+    /// are ignored, because the next call tries again.
     fn remove_drafts(&self, dir: &str);
 
     /// Creates a directory and its missing parents. The new names in existing directories are durable after the call, or after the next

@@ -1,4 +1,5 @@
-//! Writes new objects. A draft becomes an object by a rename. An upload is written in parts.
+//! Writes new objects. The content is written to a draft, a file with another name. A rename makes the draft an object. An upload is
+//! written in parts.
 
 use std::future::Future;
 use std::io;
@@ -13,7 +14,8 @@ use crate::failure::Failure;
 use crate::store::{Mode, Objects, STAGE, Shared, check_path, stat, tag};
 use crate::tree::{Draft, parent};
 
-/// A draft. If the draft has not become an object, the drop of this value removes it.
+/// A draft: the file of a new object before it gets its final name. If the draft has not become an object, the drop of this value removes
+/// it.
 pub(crate) struct Staged {
     objects: Arc<Objects>,
     path: String,
@@ -48,7 +50,8 @@ impl Staged {
         Ok(self.objects.tree.remove(&self.path)?)
     }
 
-    /// Makes an object of the draft. The content becomes durable first, then the draft is renamed, and then the new name becomes durable.
+    /// Makes an object of the draft. First the content becomes durable. Then the draft gets its final name by a rename, and this name
+    /// becomes durable.
     pub(crate) fn publish(
         mut self,
         queue: &mut Queue,
@@ -84,7 +87,7 @@ impl Staged {
 impl Drop for Staged {
     fn drop(&mut self) {
         if !self.published {
-            // If this call fails, the next start of a store removes the draft.
+            // If this call fails, the draft remains. The next store of this directory removes it.
             let _ = self.objects.tree.remove(&self.path);
         }
     }

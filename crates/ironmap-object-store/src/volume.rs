@@ -76,7 +76,7 @@ impl Tree for VolumeTree {
         if !self.volume.fs().is_writable() {
             return;
         }
-        // No store uses the volume yet, so all drafts in this directory were made by an earlier process.
+        // No store uses the volume yet, so all drafts (files of new objects) in this directory were made by an earlier process.
         for entry in self.list(dir).into_iter().flatten().flatten() {
             if let Ok(name) = String::from_utf8(entry.name) {
                 let _ = self.remove(&format!("{dir}/{name}"));

@@ -128,7 +128,8 @@ impl Bar for Shown {
         lock(&self.state).files += 1;
     }
 
-    /// The counting thread has no `Opening`, which `show` needs. Therefore this function only stores the totals.
+    /// The counting thread calls this function. `show` would pause the thread's `Opening` mark, which the counting thread does not have.
+    /// Therefore this function only stores the totals.
     fn set_total(&self, total: Total) {
         lock(&self.state).total = Some(total);
     }

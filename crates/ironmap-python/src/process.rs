@@ -89,7 +89,8 @@ impl Drop for Opening {
 }
 
 impl Opening {
-    /// Runs `work` while forks do not wait for this thread. The thread must have a mark, and must not hold a lock of the whole process.
+    /// Runs `work` while forks do not wait for this thread. The thread must have an [`Opening`], and must not hold a lock of the whole
+    /// process.
     pub(crate) fn pause<R>(work: impl FnOnce() -> R) -> R {
         struct Paused;
         impl Drop for Paused {

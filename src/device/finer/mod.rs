@@ -266,7 +266,8 @@ impl Device for Finer {
     }
 }
 
-/// A fence for a device whose units may be longer than the fence's block. It reads and writes the units that contain the block.
+/// A [`Fence`], the block that records which node uses the device, on a device whose units may be longer than this block. It reads and
+/// writes the units that contain the block.
 #[derive(Debug)]
 struct Wider {
     fence: Arc<dyn Fence>,

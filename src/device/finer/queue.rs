@@ -25,7 +25,8 @@ pub(super) struct FinerQueue {
 }
 
 enum Flying {
-    /// A request that is passed on unchanged: the `end` of the caller's bio, and the ticket of a write of whole units.
+    /// A request that is passed on unchanged: the `end` of the caller's bio, and for a write of whole units, the number that `units` has
+    /// given to this write.
     Whole { end: BioEnd, ticket: Option<u64> },
     /// The caller's bio, for which the queue below reads all units that the bio touches.
     Around(Bio),

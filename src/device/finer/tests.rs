@@ -300,7 +300,8 @@ fn a_cut_never_tears_a_neighbour() {
     }
 }
 
-/// The device below reads and writes whole units. The fence of a volume still receives exactly its own block.
+/// The device below reads and writes whole units. The volume's [`Fence`], which checks one block on the device, still receives exactly this
+/// block.
 #[test]
 fn a_fence_gets_its_own_block() {
     #[derive(Debug)]

@@ -13,7 +13,7 @@ pub(super) struct Units {
 
 #[derive(Debug, Default)]
 struct State {
-    /// The units that calls are writing. Two calls never write the same unit at the same time.
+    /// The units that calls of the device, unlike queued writes, are writing. Two calls never write the same unit at the same time.
     busy: Vec<Range<u64>>,
     queued: Vec<Queued>,
     next: u64,
@@ -24,11 +24,12 @@ struct State {
 struct Queued {
     ticket: u64,
     units: Range<u64>,
-    /// Whether a call wrote a unit of this write while the write was in flight. If so, the call may have written older bytes over the unit.
+    /// Whether a call of the device wrote a unit of this queued write while the queued write was in flight. If so, the call may have
+    /// written older bytes over the unit.
     contested: bool,
 }
 
-/// The units that a call has locked. The units are unlocked on drop.
+/// The units that a call of the device has locked, in order to write them. The units are unlocked on drop.
 #[derive(Debug)]
 pub(super) struct Locked<'a> {
     of: &'a Units,
@@ -52,8 +53,8 @@ impl Units {
         Locked { of: self, units }
     }
 
-    /// Begins a queued write of whole units without waiting for calls. Calls do not wait for this write, because its completion may be
-    /// popped much later.
+    /// Begins a queued write of whole units. It does not wait for calls of the device that write the same units. These calls do not wait
+    /// for the queued write either, because its completion may be popped much later.
     pub(super) fn begin(&self, units: Range<u64>) -> u64 {
         let mut state = self.state.lock();
         let contested = state.busy.iter().any(|busy| overlap(busy, &units));
@@ -63,8 +64,8 @@ impl Units {
         ticket
     }
 
-    /// Ends a queued write. The completion is returned to the issuer after this call. Returns true if a concurrent call may have
-    /// overwritten the data with older bytes. The caller must then write the data again.
+    /// Ends a queued write. The completion is returned to the issuer after this function. Returns true if a concurrent call of the device
+    /// may have overwritten the data with older bytes. The issuer's queue must then write the data again.
     pub(super) fn end(&self, ticket: u64) -> bool {
         let mut state = self.state.lock();
         let place = state.queued.iter().position(|queued| queued.ticket == ticket);

@@ -170,7 +170,7 @@ impl<S: Stream, T> Connection<S, T> {
         !self.unsent.is_empty()
     }
 
-    /// Accepts a request, which [`send`](Self::send) sends later.
+    /// Adds a request to the send queue. [`send`](Self::send) sends it later.
     pub(super) fn push(&mut self, request: Request, tag: T) {
         self.serial = self.serial.wrapping_add(1);
         let serial = self.serial;
@@ -190,7 +190,7 @@ impl<S: Stream, T> Connection<S, T> {
         self.answered.pop_front()
     }
 
-    /// All requests without an answer, in the order in which they were accepted.
+    /// All requests without an answer, in the order in which they were added to the send queue.
     pub(super) fn into_unanswered(self) -> Vec<(Request, T)> {
         let newest = self.serial;
         let mut left: Vec<_> = self.slots.into_iter().flatten().collect();

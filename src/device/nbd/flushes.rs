@@ -2,12 +2,12 @@
 //! later that an earlier flush has failed. The data of both flushes may then be lost.
 //!
 //! A flush that was answered with success does not count as successful immediately. It counts after all flushes that were sent before its
-//! answer arrived have also been answered with success. Then the owner of the flush receives the answer, and the stored copies of the data
-//! that the flush covers are freed. A request with FUA is treated like a flush, because the server may flush because of it. A failed flush
-//! ends the session for all owners.
+//! answer arrived have also been answered with success. Then the queue that requested the flush receives the answer, and the copies of
+//! written data that the flush covers are freed. A request with FUA is treated like a flush, because the server may flush because of it. A
+//! failed flush ends the session, so that all later requests of all queues fail.
 //!
-//! All flushes, including the session's own flushes, are sent over the common link. So a thread that waits on the common link for its flush
-//! receives the answers to all flushes.
+//! All flushes are sent over the connection that all queues share (the common link). The flushes that the session itself requests are sent
+//! over it too. So a thread that waits for its flush receives the answers to all flushes.
 
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
@@ -18,9 +18,9 @@ use super::link::{Link, State, Tag, complete, wait_for};
 use super::mailbox::Mailbox;
 use super::wire::Command;
 
-/// If the stored copies contain this number of bytes, the session sends a flush.
+/// If the client's copies of written data that no flush covers have this number of bytes, the session sends a flush.
 pub(super) const FLUSH_AT: usize = 16 << 20;
-/// If the stored copies contain this number of bytes, writes wait for the session's flush.
+/// If the client's copies of written data that no flush covers have this number of bytes, writes wait for the session's flush.
 const WAIT_AT: usize = 64 << 20;
 
 /// A flush that was answered with success.
@@ -32,12 +32,13 @@ pub(super) struct Held {
 }
 
 impl Link {
-    /// The link over which the session sends flushes.
+    /// The link (a connection with its requests) over which all flushes are sent: the common link.
     pub(super) fn of_flushes(&self) -> &Self {
         self.common.as_deref().unwrap_or(self)
     }
 
-    /// Accepts a request from another link.
+    /// Sends a request of another link over this link, the common link. The completion goes to the mailbox of the queue that made the
+    /// request.
     pub(super) fn take_over(&self, request: Request, mut tag: Tag) {
         if let Some((_, mailbox)) = &tag.owner {
             mailbox.away.fetch_add(1, Ordering::AcqRel);
@@ -48,8 +49,8 @@ impl Link {
         self.send_now(&mut state);
     }
 
-    /// Sends the queued requests immediately, because their owner may not call again soon. If the socket fails, the next step of the link
-    /// returns the error.
+    /// Sends the requests in the send queue immediately, because the queue that made them may not call again soon. If the socket fails, the
+    /// next call of `step` returns the error.
     fn send_now(&self, state: &mut State) {
         if let Some(connection) = &mut state.connection {
             let _ = connection.send();
@@ -57,7 +58,8 @@ impl Link {
         state.follow();
     }
 
-    /// Stores a flush that was answered with success, until the flush counts as successful.
+    /// Stores a flush that was answered with success, until the flush counts as successful. It does so when all earlier flushes have been
+    /// answered.
     pub(super) fn hold(&self, state: &mut State, request: Request, tag: Tag) {
         let until = self.session.shared.lock().retained.begun();
         state.held.push(Held { request, tag, until });
@@ -92,7 +94,8 @@ impl Link {
         held
     }
 
-    /// Sends a flush of the session, unless an earlier flush of the session is unanswered. Only the common link may call this function.
+    /// Sends a flush for the copies of written data, unless such a flush is unanswered. Call this function only on the common link, which
+    /// sends all flushes.
     pub(super) fn flush_kept(&self, state: &mut State) {
         {
             let mut shared = self.session.shared.lock();
@@ -105,9 +108,9 @@ impl Link {
         self.send_now(state);
     }
 
-    /// Called by a thread of another link. Sends the session's flush if it is due, and receives answers that have arrived over the common
-    /// link. Without these calls, too many bytes could be stored before any thread receives the answer to the flush. The threads that wait
-    /// for the flush detect a server that does not answer.
+    /// A thread of another link calls this function. It sends the flush for the copies of written data if this flush is due, and receives
+    /// answers that have arrived over the common link. Without these calls, too many copies could be stored before any thread receives the
+    /// answer to the flush. A server that does not answer is detected only by the threads that wait for the flush.
     pub(super) fn look_after_flush(&self, own: &Arc<Mailbox>) {
         let mut state = self.state.lock();
         self.flush_kept(&mut state);
@@ -119,7 +122,8 @@ impl Link {
         state.follow();
     }
 
-    /// Waits while the stored copies contain too many bytes. Only the common link may call this function.
+    /// Waits while the client stores too many copies of written data that no flush covers. Call this function only on the common link,
+    /// which sends all flushes.
     pub(super) fn make_room(&self, mailbox: &Arc<Mailbox>) {
         let is_full = || {
             let shared = self.session.shared.lock();

@@ -1,13 +1,13 @@
 //! A link to an export: one connection, and the requests over this connection. A lost connection is replaced.
 //!
 //! **A lost connection.** If a connection is lost, the server may have failed too. A failed server may have lost data that were
-//! acknowledged but not durable. So a session stores a copy of all writes that no flush covers ([`Retained`](super::retained::Retained)).
-//! After a reconnection, the common link sends these copies; then each link sends its unanswered requests again. A late reply over an older
-//! connection is ignored, because the copies may overwrite the data of the answered request.
+//! acknowledged but not durable. So the client stores a copy of all writes that no flush covers ([`Retained`](super::retained::Retained)).
+//! After a reconnection, the common link, which all queues share, sends these copies; then each link sends its unanswered requests again. A
+//! late reply over an older connection is ignored, because the copies may overwrite the data of the answered request.
 //!
 //! **Several connections.** The server may restart before a link makes an additional connection. The client may not notice the restart. A
 //! flush over the new connection would then not cover data that were written over earlier connections. So the link first sends a request
-//! over the common link, in the same generation. If the server answers this request, the server has not restarted.
+//! over the common link, whose connection existed before. If the server answers this request, the server has not restarted.
 //!
 //! **All flushes** are sent over the common link; [`flushes`](super::flushes) gives the reason.
 
@@ -35,20 +35,21 @@ use crate::sync::Mutex;
 pub(super) const TICK: Timespec = Timespec { tv_sec: 0, tv_nsec: 500_000_000 };
 pub(super) const ETIMEDOUT: Errno = Errno(110);
 
-/// A connection with its generation.
+/// A connection, and the number of its generation. A lost connection begins a new generation.
 pub(super) type Joined = (Connection<Arc<Socket>, Tag>, u64);
 
-/// The owner of a request, and the time at which the request was accepted.
+/// The queue that made a request, and the time at which the request was added to the send queue.
 pub(super) struct Tag {
     /// The queue that receives the completion; `None` for a request of the link itself.
     pub(super) owner: Option<(Attached, Arc<Mailbox>)>,
     /// The number of a flush; 0 for other requests.
     pub(super) flush: u64,
-    /// Whether the common link carries out this request for another link. In this case the mailbox belongs to a queue of the other link.
+    /// Whether the common link, which all queues share, sends this request for another link. In this case the mailbox belongs to a queue of
+    /// the other link.
     pub(super) away: bool,
-    /// The time at which the link accepted the request.
+    /// The time at which the request was added to the send queue of the link.
     pub(super) since: Instant,
-    /// The number of answered requests of the link when this request was accepted.
+    /// The number of requests that the link had answered when this request was added to the send queue.
     pub(super) after: u64,
 }
 
@@ -58,16 +59,16 @@ impl Tag {
     }
 }
 
-/// A link.
+/// A connection to an export, and the requests over this connection.
 pub(super) struct Link {
     pub(super) session: Arc<Session>,
-    /// The common link of the session, which several queues use. `None` if this link is itself the common link.
+    /// The link that all queues of the export share, and that sends all flushes. `None` if this link is itself the common link.
     pub(super) common: Option<Arc<Self>>,
     pub(super) state: Mutex<State>,
 }
 
 pub(super) struct State {
-    /// `None` after the end of the session.
+    /// `None` after the end of the session. All requests then fail.
     pub(super) connection: Option<Connection<Arc<Socket>, Tag>>,
     pub(super) generation: u64,
     /// Flushes that were answered with success but do not yet count as successful.
@@ -80,17 +81,17 @@ pub(super) struct State {
     pub(super) looked: Instant,
     /// The pause before the next attempt to connect. Each reply resets the pause to its minimum.
     pub(super) pause: Duration,
-    /// The mailboxes of queues in event loops.
+    /// The mailboxes of the queues that wait in event loops. A mailbox receives the completions of a queue.
     pub(super) watchers: Vec<Weak<Mailbox>>,
     /// Whether the event loops are waiting until the socket accepts more bytes.
     pub(super) is_full: bool,
-    /// The number of threads that wait for a flush of the session.
+    /// The number of threads that wait until the session's flush frees copies of written data.
     pub(super) waiting: usize,
 }
 
 impl State {
-    /// Restarts the time-out when the link becomes busy. The time-out is not restarted while an owner or a thread already waits for a
-    /// reply. If it were, each new request would postpone the time-out of earlier requests.
+    /// Restarts the time-out when the link becomes busy. The time-out is not restarted while a queue or a thread already waits for a reply.
+    /// If it were restarted, each new request would postpone the time-out of earlier requests.
     pub(super) fn wake(&mut self) {
         let Some(connection) = &mut self.connection else { return };
         let is_idle = self.waiting == 0 && self.held.is_empty();
@@ -144,14 +145,14 @@ impl State {
 }
 
 impl Link {
-    /// Creates the common link, over the connection that opened the session.
+    /// Creates the common link, which all queues share, over the first connection to the export.
     pub(super) fn over(session: &Arc<Session>, socket: Arc<Socket>) -> Self {
         let Export { headers, allocation, .. } = session.export;
         let connection = Connection::new(socket, headers).with_allocation(allocation);
         Self::of(session, connection, 0, None)
     }
 
-    /// Creates a link for one queue.
+    /// Creates a link with its own connection for one queue.
     pub(super) fn new(common: &Arc<Self>) -> Result<Self> {
         let session = &common.session;
         let since = Instant::now();
@@ -190,7 +191,8 @@ impl Link {
         Self { session: Arc::clone(session), common, state: Mutex::new(state) }
     }
 
-    /// Makes an additional connection. Returns the connection with its generation. Returns `None` if connections were lost during the call.
+    /// Makes an additional connection. Returns the connection with the number of its generation. Returns `None` if another connection was
+    /// lost during the call, because the generation has then changed.
     pub(super) fn join(&self, since: Instant, until: Instant) -> Result<Option<Joined>> {
         let generation = self.session.generation.load(Ordering::Acquire);
         let connection = self.session.connect(until)?;
@@ -206,7 +208,7 @@ impl Link {
         Ok(Some((connection, generation)))
     }
 
-    /// Waits until the server has answered a request over this link.
+    /// Reads one block over this link, and waits until the read has been answered or has failed.
     fn ask(&self, since: Instant) -> Result<(), Errno> {
         let len = self.session.export.unit();
         if self.session.export.size < u64::from(len) {
@@ -223,7 +225,7 @@ impl Link {
         Ok(())
     }
 
-    /// Accepts a request. The completion of the request goes to the mailbox.
+    /// Adds a request to the send queue. The completion of the request is put into the mailbox.
     pub(super) fn submit(&self, request: Request, attached: Attached, mailbox: &Arc<Mailbox>) {
         if request.command == Command::Write && self.session.keeps() {
             self.of_flushes().make_room(mailbox);
@@ -280,8 +282,8 @@ impl Link {
             self.step(&mut self.state.lock(), mailbox, true);
             return;
         }
-        // Other queues use the common link at the same time. Another queue may receive a completion for this mailbox. That queue then
-        // signals the mailbox.
+        // Other queues use the common link at the same time. Another queue may receive the completion of this queue's request. It puts the
+        // completion into this mailbox, and signals the mailbox.
         let common = self.common.as_ref().and_then(|common| common.awaited());
         wait_for(&[self.awaited(), common], Some(&mailbox.event));
         self.drive(mailbox);
@@ -291,12 +293,12 @@ impl Link {
     pub(super) fn awaited(&self) -> Option<(Arc<Socket>, bool)> {
         let mut state = self.state.lock();
         let connection = state.connection.as_mut().filter(|all| all.in_flight() > 0)?;
-        // If the socket fails here, the next step returns the error.
+        // If the socket fails here, the next call of `step` handles the error.
         let _ = connection.send();
         Some((Arc::clone(connection.stream()), connection.has_unsent()))
     }
 
-    /// Sends and receives once. Returns whether the caller should repeat the step.
+    /// Sends and receives once. Returns whether the caller should call `step` again.
     pub(super) fn step(&self, state: &mut State, own: &Arc<Mailbox>, wait: bool) -> bool {
         let again = self.exchange(state, own, wait);
         state.follow();
@@ -338,7 +340,7 @@ impl Link {
         true
     }
 
-    /// Delivers the answers to their owners.
+    /// Puts the answers into the mailboxes of the queues that made the requests.
     pub(super) fn deliver(&self, state: &mut State, own: &Arc<Mailbox>) {
         let mut is_due = false;
         loop {
@@ -361,8 +363,8 @@ impl Link {
                 is_void
             };
             if is_void {
-                // The next step finds that the connection belongs to an older generation, and sends the request again over a new
-                // connection.
+                // The connection was lost in the meantime, so this answer is not valid. The next call of `step` detects this, and sends the
+                // request again over a new connection.
                 connection.push(request, tag);
             } else if request.flush_after && result.is_ok() {
                 let flush = Request::without_data(Command::Flush);
@@ -437,14 +439,15 @@ impl Drop for Link {
     fn drop(&mut self) {
         let mut state = self.state.lock();
         let Some(connection) = &mut state.connection else { return };
-        // Only a flush of the session can still be unanswered here. This flush has no owner. The disconnect command informs the server that
-        // no further request follows.
+        // Only a flush for the copies of written data can still be unanswered here, and no queue waits for it. The disconnect command
+        // informs the server that no further request follows.
         connection.push(Request::without_data(Command::Disconnect), Tag::of(None));
         let _ = connection.send();
     }
 }
 
-/// Puts the completion of a request into its owner's mailbox. Signals the owner, except if the mailbox belongs to the caller.
+/// Puts the completion of a request into the mailbox of the queue that made the request. Signals this mailbox, unless it belongs to the
+/// caller.
 pub(super) fn complete(
     request: Request,
     tag: Tag,

@@ -1,4 +1,4 @@
-//! The mailbox for the completions of a queue, and the descriptors for an event loop that waits for them.
+//! The mailbox that receives the completions of a queue, and the descriptors for an event loop that waits for the completions.
 
 use std::collections::VecDeque;
 use std::os::fd::OwnedFd;
@@ -22,7 +22,7 @@ pub(super) struct Mailbox {
     /// The eventfd that other threads signal.
     pub(super) event: OwnedFd,
     is_signalled: AtomicBool,
-    /// The number of this queue's requests that the common link carries out instead of the queue's own link.
+    /// The number of this queue's requests that are sent over the connection that all queues share, not over the queue's own connection.
     pub(super) away: AtomicUsize,
     /// The descriptors of a queue in an event loop.
     pub(super) watch: OnceLock<Watch>,

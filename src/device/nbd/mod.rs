@@ -5,10 +5,10 @@
 //! one connection.
 //!
 //! `connection` implements the protocol: it keeps many requests in flight, and checks each reply. `link` and `recovery` handle lost
-//! connections, and send requests again. Each connection of a session belongs to a numbered generation. A reply over a connection of an
-//! older generation is ignored. So repeated writes cannot overwrite newer acknowledged data. A thread also receives the replies to other
-//! threads of its link. It signals the eventfds of these threads. Before the first write over a new connection, the volume's [`Fence`] (the
-//! MMP block of ext4) checks whether the volume still owns the device.
+//! connections, and send requests again. Each connection belongs to a numbered generation, and a lost connection begins a new generation. A
+//! reply over a connection of an older generation is ignored. So repeated writes cannot overwrite newer acknowledged data. Several threads
+//! can share a connection. A thread then also receives the replies to the other threads, and signals their eventfds. Before the first write
+//! over a new connection, the volume's [`Fence`] (the MMP block of ext4) checks whether the volume still owns the device.
 
 mod address;
 mod connection;
@@ -59,9 +59,9 @@ const SECTOR: u32 = 512;
 /// An export of an NBD server.
 pub struct Nbd {
     session: Arc<Session>,
-    /// The common link, for all calls of [`Device`]. If the server permits only one connection, all queues use this link too.
+    /// The connection for all calls of [`Device`]. If the server permits only one connection, all queues use this connection too.
     link: Arc<Link>,
-    /// Clients of the common link that no call uses at the moment.
+    /// Clients of `link` that no call uses at the moment.
     idle: Mutex<Vec<Client>>,
     known: Mutex<Known>,
     window: Window,
@@ -72,7 +72,8 @@ pub struct Nbd {
 /// The server's last answer to a request for block status.
 struct Known {
     extents: Vec<Extent>,
-    /// The session's generation at the time of the request for block status. In a later generation another server may serve the export.
+    /// The generation of the connections at the time of the request for block status. After a connection was lost, the generation is
+    /// higher, and another server may serve the export.
     generation: u64,
     /// The number of bytes that the next request for block status covers. The server computes the extents of this whole range.
     range: u64,

@@ -248,7 +248,8 @@ fn a_damaged_block_of_a_directory_loses_its_own_names() {
         assert!(blocks.len() > 8);
         let file = File::options().write(true).open(image.path()).unwrap();
         for block in [blocks[2], blocks[5], blocks[6]] {
-            // Each directory entry has 48 bytes, so the damage begins with an entry in the middle of the block.
+            // The position 480 is a multiple of 48, the length of each directory entry in bytes. So the damage begins with an entry, in the
+            // middle of the block.
             file.write_all_at(&[0xFF; 64], block * 1024 + 480).unwrap();
         }
         let mount = image.mount("ro");
@@ -274,7 +275,8 @@ fn a_damaged_block_of_a_directory_loses_its_own_names() {
     }
 }
 
-/// The names in the two kinds of listings that mounts use. One lists block by block, the other in the order of the hash tree.
+/// The names in the listing that a mount uses. A mount lists a linear directory block by block, and a directory with a hash tree in the
+/// order of the hashes.
 fn listed_for_mounts(image: &Image) -> BTreeSet<String> {
     let volume = image.open().unwrap();
     let _ = volume.fs().take_notices();

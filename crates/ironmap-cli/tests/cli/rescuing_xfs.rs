@@ -42,14 +42,15 @@ fn warned(output: &Output, what: &str) {
     assert!(said.lines().count() == 1 && said.contains(what), "{said}");
 }
 
-/// The length of a group in bytes.
+/// The length of an allocation group in bytes.
 fn group_len(image: &Path) -> u64 {
     let said = succeed(tool("xfs_db").args(["-r", "-c", "sb 0", "-c", "p agblocks"]).arg(image));
     4096 * text(&said.stdout).trim().rsplit(' ').next().unwrap().parse::<u64>().unwrap()
 }
 
-/// If the first superblock is damaged or lost, a copy is used for reading, and each command says so once. The counts of free blocks and
-/// inodes are those of `xfs_db`. Commands that write refuse the volume. `check` reports the fault.
+/// If the first superblock is damaged or lost, a read uses the copy of the superblock in another allocation group, and each command prints
+/// one warning about this. `info` shows the same counts as before the damage. Commands that write refuse the volume. `check` reports the
+/// fault.
 #[test]
 fn a_copy_stands_in_for_the_first_superblock() {
     require!([Need::Root, Need::Tool("mkfs.xfs"), Need::Tool("xfs_db")]);
@@ -89,7 +90,8 @@ fn a_copy_stands_in_for_the_first_superblock() {
     }
 }
 
-/// `--superblock` names the group of the copy. A group without an undamaged copy is refused. A copy that no other copy confirms is not used.
+/// `--superblock` gives the number of the allocation group whose copy of the superblock is used. A group without an undamaged copy is
+/// refused. A copy that no other copy confirms is not used.
 #[test]
 fn the_copy_of_a_group_is_named() {
     require!([Need::Root, Need::Tool("mkfs.xfs"), Need::Tool("xfs_db")]);
@@ -262,8 +264,9 @@ fn files_that_the_kernel_deleted_are_found_in_the_log() {
     }
 }
 
-/// If the log no longer contains the deletion of a file, the extents are in the free inode, and most names are in unused space of the
-/// directory. The size is lost. The copy then contains the content, and zeros up to the end of the block. Only `--partial` copies the file.
+/// If the log no longer contains the deletion of a file, the file is recovered from its freed inode, which still contains the extents. Most
+/// names are found in the unused space of the directory. The size of the file is lost, so the copy contains the content, and zeros up to
+/// the end of the last block. The file is copied only with `--partial`.
 #[test]
 fn files_that_the_log_does_not_contain_are_found_in_free_inodes() {
     require!([Need::Root, Need::Tool("mkfs.xfs"), Need::Tool("xfs_db")]);

@@ -81,7 +81,8 @@ fn fill(root: &Path) {
     std::os::unix::fs::symlink("l".repeat(200), root.join("dirs/long-link")).unwrap();
 }
 
-/// All files by their paths. The value contains type, links, size, mode, owner, time, attributes, and content or target.
+/// All files by their paths. The text of a file describes its type, links, size, mode, owner, time and attributes. The bytes are its
+/// content or the target of the link.
 fn tree(bench: &Bench, image: &Path) -> BTreeMap<PathBuf, (String, Vec<u8>)> {
     let out = bench.path("out");
     let _ = fs::remove_dir_all(&out);
@@ -196,8 +197,8 @@ fn a_volume_shrinks_as_by_resize2fs() {
     }
 }
 
-/// The bitmaps of groups were never written. After a shrink, the last group has a bitmap. The blocks that were reserved for descriptors
-/// count as free.
+/// mke2fs does not write the bitmaps of unused block groups. After a shrink, the last group has a bitmap, and the blocks that were reserved
+/// for group descriptors count as free.
 #[test]
 fn groups_without_bitmaps_have_the_right_counts_after_a_shrink() {
     let bench = Bench::empty();
@@ -224,8 +225,8 @@ fn groups_without_bitmaps_have_the_right_counts_after_a_shrink() {
     }
 }
 
-/// The smallest size is at most the smallest size of resize2fs. A second run does not reduce it. Afterwards, the volume grows to its old
-/// size.
+/// The smallest size that `resize -M` reaches is at most the smallest size of resize2fs. A second `resize -M` does not make the volume
+/// smaller. Afterwards, the volume grows to its old size.
 #[test]
 fn the_smallest_size_is_that_of_resize2fs_or_less() {
     let bench = with_source();
@@ -267,7 +268,7 @@ fn journals_and_inodes_beyond_the_end_move() {
         "-t ext4 -b 1024 -g 1024 -i 4096 -O ^metadata_csum",
     ] {
         let image = make(&bench, options, "40M");
-        // ironmap copies the tree, because it distributes directories over the groups.
+        // The tree is copied with ironmap, because ironmap distributes new directories over the block groups.
         for dir in 0..60 {
             let new = bench.path("new");
             let _ = fs::remove_dir_all(&new);
@@ -393,8 +394,8 @@ fn a_damaged_volume_does_not_grow() {
     refused("state");
 }
 
-/// The host's file system becomes full at any write of a growth. The volume then has the old or the new size. The image has the same length
-/// as the volume.
+/// The host's file system becomes full while a volume grows. In each run, the space ends at another write. Afterwards, the volume has the
+/// old or the new size, and the image is not shorter than the volume.
 #[test]
 fn a_growth_on_a_full_disk_leaves_a_whole_image() {
     require!([Need::Root, Need::Tool("mke2fs"), Need::Tool("mount")]);

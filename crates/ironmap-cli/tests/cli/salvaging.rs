@@ -1,4 +1,5 @@
-//! Tests `ironmap salvage` on volumes that the kernel has filled, with damage of all kinds. The truth is the content before the damage.
+//! Tests `ironmap salvage` on volumes that the kernel has filled, with damage of all kinds. The copies are compared with the content before
+//! the damage (`Truth`).
 
 use std::collections::BTreeMap;
 use std::ffi::OsString;
@@ -132,7 +133,7 @@ fn compare(copy: &Path, content: &[u8], line: &Value) {
     assert!(fs::read(copy).unwrap() == expected, "{line}");
 }
 
-/// Makes a volume, which the kernel fills and unmounts. Returns the image and the truth.
+/// Makes a volume, which the kernel fills and unmounts. Returns the image and the content of its files.
 fn filled(format: &str, options: &str) -> (Image, Truth) {
     let image = empty(format, options);
     let mount = image.mount("noatime");
@@ -398,7 +399,8 @@ fn orphans_and_deleted_files_come_back() {
     }
 }
 
-/// A directory with files is refused, and gets no file. A sound volume has no lost file.
+/// `salvage` refuses a target directory that is not empty, and writes no file into this directory. On a sound volume, `salvage` reports no
+/// file as lost.
 #[test]
 fn a_directory_with_files_is_refused() {
     let bench = Bench::new();

@@ -1,4 +1,5 @@
-//! The sources of a copy into a volume: special files, their attributes under fakeroot, and the time of a reproducible build.
+//! Tests copies of special files into a volume, of files whose attributes fakeroot reports, and with the time of a reproducible build
+//! (`SOURCE_DATE_EPOCH`).
 
 use crate::require;
 use std::fs;
@@ -52,7 +53,7 @@ fn volume_copy(bench: &Bench, name: &str) -> Option<Copy> {
     Some(Copy { kind, mode, content })
 }
 
-/// `@` is replaced by `cp` or `ironmap cp`, and `%` by the copy. A line that begins with `!` must fail.
+/// `@` is replaced by `cp` or `ironmap cp`, and `%` by the destination of the copy. A line that begins with `!` must fail.
 const KINDS: &str = "
 printf 'through a pipe' | @ /dev/stdin %
 @ /dev/stdin % < file

@@ -135,7 +135,7 @@ fn commands_of(help: &str) -> Vec<&str> {
         .collect()
 }
 
-/// Runs lines with a shell in the directory of the bench. With script(1), the output is a terminal. `@` is replaced by the program.
+/// Runs lines with a shell in the directory of the test. With script(1), the output is a terminal. `@` is replaced by the program.
 fn shell(bench: &Bench, by: &str, lines: &str) -> Output {
     let mut command = tool(by);
     command.arg(if by == "script" { "-qec" } else { "-c" }).arg(lines.replace('@', IRONMAP));

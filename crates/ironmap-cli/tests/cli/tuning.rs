@@ -17,7 +17,7 @@ use crate::support::{Bench, IRONMAP, succeed, text, tool};
 const TIME: &str = "1700000000";
 const UUID: &str = "6f1c5a0e-4f0b-4b0e-9a53-1d2f6a7b8c9d";
 
-/// Steps for a volume and its copy, in this order.
+/// Options of `tune`, applied one after the other: with ironmap to a volume, and with tune2fs to a copy of this volume.
 const STEPS: &[&str] = &[
     "-L label",
     "-L sixteen-bytes-16",
@@ -60,7 +60,7 @@ const STEPS: &[&str] = &[
     "-L several -m 7 -o acl -i 1w",
 ];
 
-/// Steps for volumes with metadata checksums. The last step cannot be undone.
+/// Further options of `tune`, for volumes with metadata checksums. The last change cannot be undone.
 const WITH_CHECKSUMS: &[&str] = &[
     "-O metadata_csum_seed",
     "-O ^metadata_csum_seed",
@@ -72,7 +72,7 @@ const WITH_CHECKSUMS: &[&str] = &[
     "-O stable_inodes",
 ];
 
-/// Steps for volumes without checksums.
+/// Further options of `tune`, for volumes without checksums.
 const WITHOUT_CHECKSUMS: &[&str] = &["-O dir_index", "-U 6f1c5a0e-4f0b-4b0e-9a53-1d2f6a7b8c9d"];
 
 fn fsck(image: &Path) {
@@ -86,8 +86,8 @@ fn field(image: &Path, name: &str) -> String {
     line.unwrap_or_else(|| panic!("no {name}: {said}")).trim().to_owned()
 }
 
-/// Runs the steps on both volumes: one with ironmap, the other with tune2fs. After each step, the two files have the same bytes, including
-/// backups.
+/// Applies the options one after the other to both volumes: to one with ironmap, to the other with tune2fs. After each change, the two
+/// files have the same bytes, including backups.
 fn same_steps(options: &[&str], steps: &[&[&str]]) -> Image {
     let own = Image::mke2fs("40M", options);
     let bench = Bench::empty();
@@ -418,7 +418,7 @@ fn the_names_of_e2fsprogs_end_as_they_do() {
             ["ours", "theirs"].map(|side| fs::read(bench.path(side).join("image")).unwrap());
         assert!(left == right, "{command}: other bytes");
     }
-    // Under its own name, the program refuses a text that is too long. It then has its own exit codes.
+    // Under its own name, the program refuses a text that is too long, and returns the exit codes of `ironmap`.
     let refused = bench.run(["tune", "-L", "seventeen-bytes-17", "ours/image"]);
     assert_eq!(refused.status.code(), Some(2), "{}", text(&refused.stderr));
     assert_eq!(bench.run(["tune", "-L", "x", "ours/missing"]).status.code(), Some(3));

@@ -28,8 +28,8 @@ fn deleted_files(bench: &Bench, image: &Path) -> Vec<Value> {
     found.as_array().unwrap().clone()
 }
 
-/// The inode of each deleted file. The values are its size, the number of its free blocks, and the number of its blocks, from `debugfs
-/// lsdel`.
+/// The deleted files that `debugfs lsdel` lists, by inode number. For each file: its size, the number of its blocks that are still free,
+/// and the number of all its blocks.
 fn lsdel(image: &Path) -> BTreeMap<u64, (u64, u64, u64)> {
     let said = text(&succeed(tool("debugfs").args(["-R", "lsdel"]).arg(image)).stdout);
     let line = |line: &str| {
@@ -198,7 +198,8 @@ fn files_that_the_kernel_deleted_are_found_in_the_journal() {
     }
 }
 
-/// Files that ironmap removes are found too. A file without a transaction in the log is not found.
+/// Files that ironmap removes are found too. `/dir/large` is not found: mke2fs made this file, so the journal does not contain its state
+/// before the removal.
 #[test]
 fn files_that_ironmap_deleted_are_found_in_the_journal() {
     let bench = Bench::with(&["-t", "ext4", "-b", "1024"]);

@@ -26,7 +26,7 @@ fn hash_trees_are_those_of_veritysetup() {
             let salt = if blocks % 2 == 0 { "-" } else { "00112233445566778899aabb" };
             let data = pattern(blocks * data_block, blocks as u64);
             fs::write(bench.path("data"), &data).unwrap();
-            // Zeros are hashed without a read.
+            // A sparse file: ironmap computes the hashes of its holes without a read.
             if blocks == 5000 {
                 let sparse = File::create(bench.path("data")).unwrap();
                 sparse.set_len(data.len() as u64).unwrap();

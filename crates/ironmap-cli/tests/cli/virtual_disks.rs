@@ -44,8 +44,8 @@ fn commands_take_an_image_by_its_format() {
     assert_eq!(text(&raw.stdout), listed.replace(&volume, "raw"));
 }
 
-/// An image without its prefix is refused. The message contains the prefix. For a read-only format, the message also says that it is
-/// read-only.
+/// The path of a virtual disk image is refused without the prefix of its format, such as `qcow2:`. The message contains the prefix. An
+/// image in a format that ironmap can only read is refused for writing even with the prefix.
 #[test]
 fn an_image_without_its_prefix_is_refused() {
     require!([Need::Tool("qemu-img")]);
@@ -63,7 +63,7 @@ fn an_image_without_its_prefix_is_refused() {
     }
 }
 
-/// For a read-only image, `info` shows the reason. The refusal of a write has the same text.
+/// `info` shows the reason why an image is read-only. The error of a refused write contains the same text.
 #[test]
 fn info_says_why_an_image_is_only_read() {
     require!([Need::Tool("qemu-img")]);
@@ -91,7 +91,7 @@ fn info_says_why_an_image_is_only_read() {
         ("qcow2:dirty", Some("qemu-img check -r all")),
         ("vmdk:vmdk", Some("images of this format can only be read")),
     ] {
-        // One of the images causes a note on standard error.
+        // For one of the images, `info` also prints a note on standard error.
         let shown = bench.run(["info", "--json", volume]);
         let info: Value = serde_json::from_slice(&shown.stdout).unwrap();
         assert_eq!(info["writable"], why.is_none(), "{volume}");
@@ -106,7 +106,8 @@ fn info_says_why_an_image_is_only_read() {
     }
 }
 
-/// The format of an image is recognised even if the image file is shorter than a file system. Such an image is overwritten only on request.
+/// The format of an image is recognised even if the image file is too short to contain a file system. Such an image is overwritten only on
+/// request.
 #[test]
 fn images_of_other_programs_are_known() {
     require!([Need::Tool("qemu-img")]);

@@ -61,7 +61,7 @@ fn each_flag_is_set_or_passed_over_as_by_the_kernel() {
     const NOT_HERE: u32 = 0x4000 | 0x8_0000 | 0x40_0000 | 0x200_0000;
     const IMMUTABLE: u32 = 0x10;
     const NO_DUMP: u32 = 0x40;
-    /// The flags for the format of the extent map, which may differ between the two sides.
+    /// The flags for the format of the extent map, which may differ between ironmap's mount and the kernel's mount.
     const MAPS: u32 = 0x1008_0000;
     require_mounts!("each_flag_is_set_or_passed_over_as_by_the_kernel");
     for options in [&["-t", "ext4"][..], &["-t", "ext4", "-O", "inline_data"], &["-t", "ext3"]] {
@@ -171,7 +171,8 @@ fn leaves_time(link: &Path, read: &dyn Fn(&Path), waits: bool) -> bool {
     loop {
         read(link);
         let left = access_time(link) != before;
-        // The kernel drops the cached target some time after a change.
+        // The kernel can answer a read from its cached copy of the target. It drops this copy some time after a change, so the reads are
+        // repeated.
         if left || !waits || begin.elapsed() > Duration::from_secs(20) {
             return left;
         }

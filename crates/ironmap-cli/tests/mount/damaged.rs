@@ -25,7 +25,7 @@ fn the_journal_cannot_be_opened_by_a_name() {
     let bench = volume(&["link <8> journal"]);
     let dir = bench.path("mounted");
     let ours = Ours::mount(&bench.image(), &dir, "rw");
-    // The kernel uses the entries of a listing as lookups.
+    // The reply to a listing (READDIRPLUS) also gives the kernel the inodes of the names, so the later open needs no lookup.
     let _ = fs::read_dir(&dir).unwrap().count();
     let opened = File::options().write(true).truncate(true).open(dir.join("journal"));
     assert_eq!(opened.unwrap_err().raw_os_error(), Some(EUCLEAN));

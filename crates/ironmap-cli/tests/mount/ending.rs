@@ -66,9 +66,9 @@ mkdir mounted/a 2>/dev/null; mkdir mounted/b 2>/dev/null
 umount store
 "#;
 
-/// A failure of the last commit is reported, although no program waits for it. In the foreground, the exit code and a line report it. In
-/// the background, the system's log contains it. The failure is reported once when the mount ends. A user who unmounts with ironmap also
-/// gets it.
+/// A failure of the last commit is reported, although no program waits for this commit. A mount in the foreground prints one line, and its
+/// exit code reports the failure. A mount in the background writes the failure to the system's log once, when the mount ends. `ironmap
+/// umount` also reports the failure.
 #[test]
 fn a_last_commit_that_fails_is_reported() {
     require_mounts!("a_last_commit_that_fails_is_reported");
@@ -232,7 +232,8 @@ fn copies_of_a_mount_in_other_namespaces_are_named() {
         unshare.args(["--mount", "sh", "-c", "echo ready; exec cat"]);
         let mut holder = unshare.stdin(Stdio::piped()).stdout(Stdio::piped()).spawn().unwrap();
         holder.stdout.as_mut().unwrap().read_exact(&mut [0; 6]).unwrap();
-        // In the background of a shell, the test ignores SIGINT. A child would also ignore SIGINT.
+        // If the test runs in the background of a shell, it ignores SIGINT, and a child process would inherit this. `env` restores the
+        // default effect of the signals.
         let mut umount = tool("env");
         umount.arg("--default-signal=INT,TERM").arg(ironmap()).arg("umount").arg(&dir);
         let mut umount = umount.stderr(Stdio::piped()).spawn().unwrap();

@@ -194,7 +194,7 @@ fn appended_data_stay() {
         app.write_all(&content).unwrap();
         rustix::fs::fcntl_setfl(&app, OFlags::empty()).unwrap();
         assert_eq!(app.write_at(b"over", 4).unwrap_err().raw_os_error(), Some(EPERM), "{options}");
-        // The error of the store may be reported late, or not at all.
+        // The error of the store through the mapping may be reported late, or not at all.
         let store = ["-a", "-c", "mmap -rw 0 4096", "-c", "mwrite 0 4096", "-c", "msync -s"];
         let _ = tool("xfs_io").args(store).arg(&path).output().unwrap();
         drop(app);
@@ -219,7 +219,8 @@ fn a_double_dash_is_understood() {
     assert!(mount.status.success() && unmounted, "{}", text(&mount.stderr));
 }
 
-/// The helper supports the flags of mount(8). With -f, no mount is made. With -s, unknown options are accepted.
+/// The mount helper, which mount(8) calls, supports two flags of mount(8). With -f, no mount is made. With -s, unknown options are
+/// accepted.
 #[test]
 fn mount_8_can_fake_and_be_sloppy() {
     require_mounts!("mount_8_can_fake_and_be_sloppy");

@@ -14,7 +14,7 @@ fn volume() -> Bench {
     bench
 }
 
-/// Each value is accepted or refused as by the kernel's ext4.
+/// For each of these mount options, the same values are accepted and refused as by the kernel's ext4.
 #[test]
 fn values_of_options_are_those_of_the_kernel() {
     require_mounts!("values_of_options_are_those_of_the_kernel");

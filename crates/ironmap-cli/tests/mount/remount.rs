@@ -89,9 +89,9 @@ fn a_synced_mount_has_all_that_was_written() {
     }
 }
 
-/// With -v, a mount for writing prints one note. The note reports that sync -f commits nothing on the mount. It names the command to use
-/// instead. The message about a locked volume names the server and the directory. The flags -r, -w and -v have the same meaning as in
-/// mount(8), also for the helper.
+/// With -v, a mount for writing prints one note. The note reports that sync -f commits nothing on the mount, and names the command to use
+/// instead. If another command finds the volume locked, its message says that ironmap has mounted the volume, and names the directory. The
+/// flags -r, -w and -v have the same meaning as in mount(8), also if the program is called as the mount helper.
 #[test]
 fn flags_of_mount_8_and_the_note_on_sync() {
     require_mounts!("flags_of_mount_8_and_the_note_on_sync");
@@ -140,8 +140,8 @@ fn flags_of_mount_8_and_the_note_on_sync() {
     check(&bench.image());
 }
 
-/// Calls the helper as mount(8) does for a remount. It passes all options of the changed mount, including the options that the kernel
-/// shows.
+/// Calls the mount helper as mount(8) does for a remount. mount(8) passes all options that the mount shall have, including the options that
+/// the kernel shows.
 fn remount(bench: &Bench, dir: &Path, options: &str) -> Result<(), String> {
     let mut helper = Command::new(ironmap());
     helper.arg0("/sbin/mount.fuse.ironmap").args([&bench.image(), dir]).arg("-o");
@@ -168,7 +168,7 @@ fn a_mount_becomes_read_only_and_writable_again() {
     remount(&bench, &dir, "ro,nosuid,relatime").unwrap();
     let refused = fs::write(dir.join("other"), "").unwrap_err();
     assert_eq!(refused.kind(), std::io::ErrorKind::ReadOnlyFilesystem);
-    // A direct read of the image shows that the data are on the volume, not only in the page cache.
+    // A read with O_DIRECT gets the data from the server, not from the page cache.
     assert!(
         succeed(tool("dd").arg("iflag=direct").arg(format!("if={}", dir.join("file").display())))
             .stdout
@@ -185,7 +185,7 @@ fn a_mount_becomes_read_only_and_writable_again() {
     // For `ironmap mount -o remount`, the user names only the changes. All other options are kept.
     bench.succeed(["mount", "-o", "remount,noexec", "mounted"]);
     shows(" ro,nosuid,noexec,");
-    // mount(8) omits the options that must be cleared.
+    // mount(8) clears an option by omitting it from the list. Here, `nosuid` is omitted.
     remount(&bench, &dir, "rw,noexec").unwrap();
     shows(" rw,noexec,");
     fs::write(dir.join("other"), "content").unwrap();

@@ -53,7 +53,7 @@ pub(crate) fn long() -> bool {
     std::env::var_os("IRONMAP_MOUNT_LONG").is_some()
 }
 
-/// The path of the program, which a variable can replace.
+/// The path of the program. The environment variable `IRONMAP_BIN` can replace this path.
 pub(crate) fn ironmap() -> OsString {
     std::env::var_os("IRONMAP_BIN").unwrap_or(IRONMAP.into())
 }
@@ -167,7 +167,7 @@ pub(crate) fn when_not_busy(unmount: impl Fn() -> Output) -> bool {
     (0..500).any(|_| unmount().status.success())
 }
 
-/// The two sides of a comparison.
+/// The two mounts that a test compares: ironmap's mount and the kernel's mount.
 pub(crate) struct Sides {
     pub(crate) ours: Ours,
     pub(crate) kernels: Kernels,
@@ -176,13 +176,13 @@ pub(crate) struct Sides {
 }
 
 impl Sides {
-    /// Makes both sides, each with an image of 64 MiB. mke2fs makes the images with the options `mke2fs`, and debugfs then runs `requests`
-    /// on them.
+    /// Makes the mounts of ironmap and of the kernel, each with an image of 64 MiB. mke2fs makes the images with the options `mke2fs`, and
+    /// debugfs then runs `requests` on them.
     pub(crate) fn new(mke2fs: &[&str], requests: &[&str]) -> Self {
         Self::with(mke2fs, requests, "allow_other,noatime")
     }
 
-    /// Makes both sides, and mounts ironmap's side with `options`.
+    /// Makes the mounts of ironmap and of the kernel. `options` are the mount options of ironmap.
     pub(crate) fn with(mke2fs: &[&str], requests: &[&str], options: &str) -> Self {
         let bench = Bench::empty();
         // Other users must have access to the mounts.
@@ -223,7 +223,7 @@ impl Sides {
         self.bench.dir.path()
     }
 
-    /// Unmounts ironmap's side. The volume must then be sound, and the kernel must be able to mount it.
+    /// Unmounts ironmap's volume. The volume must then be sound, and the kernel must be able to mount it.
     pub(crate) fn end(self) {
         let Self { ours, kernels, bench, .. } = self;
         ours.unmount();

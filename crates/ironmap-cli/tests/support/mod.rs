@@ -19,7 +19,7 @@ pub struct Bench {
 }
 
 impl Bench {
-    /// A bench without an image. The name of the directory contains the process ID, for `./x clean-up`.
+    /// Makes a directory without an image. The name of the directory contains the process ID, for `./x clean-up`.
     pub fn empty() -> Self {
         let prefix = format!("ironmap-test-{}-", std::process::id());
         Self { dir: tempfile::Builder::new().prefix(&prefix).tempdir().unwrap() }
@@ -66,7 +66,7 @@ impl Bench {
         text(&succeed(tool("debugfs").args(["-R", request]).arg(self.image())).stdout)
     }
 
-    /// Runs the program in the bench's directory.
+    /// Runs the program in this directory.
     pub fn run<S: AsRef<OsStr>>(&self, args: impl IntoIterator<Item = S>) -> Output {
         self.command().args(args).output().unwrap()
     }

@@ -1,4 +1,4 @@
-//! Runs the bench, and reads its results.
+//! Runs `ironmap bench`, the benchmark command, and reads its results.
 #![allow(dead_code, reason = "each test file uses a part of it")]
 
 use std::ffi::OsStr;
@@ -11,12 +11,12 @@ use crate::common::image::scratch;
 /// The variable that names a release build of the program. The times of a debug build are not significant.
 pub(crate) const RELEASE: &str = "IRONMAP_BIN";
 
-/// Runs the bench of the release build, and returns its results.
+/// Runs `bench` of the release build, and returns its results.
 pub(crate) fn bench(args: &[&str]) -> Vec<Value> {
     bench_of(&std::env::var_os(RELEASE).expect("a release build"), args)
 }
 
-/// Runs the bench of any build, and returns its results.
+/// Runs `bench` of this build, and returns its results.
 pub(crate) fn bench_of(program: &OsStr, args: &[&str]) -> Vec<Value> {
     let dir = scratch();
     let json = dir.path().join("results.json");

@@ -44,7 +44,7 @@ pub(crate) enum Tree {
 }
 
 impl Tree {
-    /// The trees of a command line. `None` if a source has no size, or cannot be opened.
+    /// The trees that a command line names. `None` if a source has no size (standard input), or if a source cannot be opened.
     fn of_all(options: &CopyOptions, volumes: &mut Volumes) -> Option<Vec<Self>> {
         let follow = options.follow;
         let tree = |source: &Subject| match source {

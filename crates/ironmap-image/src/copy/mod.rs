@@ -27,7 +27,7 @@ pub struct CopyOptions {
     pub keep: Keep,
     /// Whether existing files are kept unchanged.
     pub no_clobber: bool,
-    /// Whether the destination is the name of the copy even if it is a directory.
+    /// Whether the destination is the name of the copy, even if the destination is a directory.
     pub no_target_directory: bool,
     /// Whether each copied file is reported in a message.
     pub verbose: bool,

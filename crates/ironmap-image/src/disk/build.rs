@@ -25,9 +25,10 @@ use crate::part::part_name;
 use crate::report::Report;
 use crate::spared::Spared;
 
-/// The beginning and the end of a device, and of each partition, in which signatures of older content are overwritten.
+/// The number of bytes at the beginning and at the end of a device, and of each partition, that are overwritten with zeros. Signatures of
+/// older content are in these bytes.
 const WIPED: u64 = 1 << 20;
-/// The most UTF-16 units of a partition's name, and the most partitions of a GPT.
+/// The maximum number of UTF-16 units in a partition's name, and the maximum number of partitions of a GPT.
 const MAX_LABEL: usize = 36;
 const MAX_PARTS: usize = 128;
 /// The bit in a partition's attributes that requests a read-only mount.
@@ -132,7 +133,7 @@ pub(super) fn build(
 }
 
 impl Job<'_> {
-    /// Checks the whole description: the names of the partitions, and their contents. The old content of a device is destroyed afterwards.
+    /// Checks the names of the partitions, their number, and their contents. This happens before the old content of a device is destroyed.
     fn check(&self, disk: &Disk, ready: &[Ready], ranges: &[Range<u64>]) -> Result<(), Failure> {
         for (index, part) in disk.parts.iter().enumerate() {
             let units = part.label.encode_utf16().count();

@@ -158,8 +158,8 @@ fn check_ext4_label(label: &str) -> Result<(), String> {
     }
 }
 
-/// The label of the file system: the label that the user gave. Without one, it is the label of the partition, if the file system can store
-/// that label.
+/// The label of the file system: the label that the user gave. If the user gave none, the file system gets the label of the partition, if
+/// it can store that label.
 fn label_of(
     part: &DiskPart,
     is_possible: impl Fn(&str) -> Result<(), String>,

@@ -115,7 +115,8 @@ impl Target {
         let Some((path, format)) = self.file else { return Ok(None) };
         let image = match self.replaced {
             Some(replaced) => NewImage::create_over(&path, format, replaced, context)?,
-            // No file had this path. If a file has appeared since then, the build fails, at once or when the image gets its final name.
+            // When the location was examined, no file had this path. If a file has appeared since then, the build fails, at once or when
+            // the image gets its final name.
             None => {
                 let image = NewImage::create_aside(&path, format)?;
                 image.ok_or_else(|| new_image::replaced(&path))?

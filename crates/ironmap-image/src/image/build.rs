@@ -184,7 +184,7 @@ fn dimensions(made: &Superblock) -> Dimensions {
     let block = made.block_size.bytes() as u64;
     Dimensions {
         size: made.blocks_count * block,
-        // The needs of the content are counted for blocks of at least 4096 bytes. If this volume is too small, the next volume is larger,
+        // The space for the content is counted in blocks of at least 4096 bytes. If this volume is too small, the next volume is larger,
         // and may have blocks of 4096 bytes although this volume has smaller blocks.
         unit: (block * u64::from(made.cluster_blocks)).max(4096),
         inodes: made.inodes_count.into(),

@@ -1,7 +1,8 @@
 //! Finds a size at which a new image has enough space for its content.
 //!
-//! The needs of the sources are counted first. Then volumes of several sizes are made, until one of them has enough space. These volumes
-//! contain only metadata; no content is copied. During this search, the content of a stream is stored in an unnamed file.
+//! First, the inodes and the space that the sources need are counted. Then volumes of several sizes are made, until one of them has enough
+//! space. These volumes contain only metadata; no content is copied. During this search, the content of a stream is stored in an unnamed
+//! file.
 
 use std::path::Path;
 
@@ -31,7 +32,8 @@ pub(super) struct Fit<'a> {
 }
 
 impl<'a> Fit<'a> {
-    /// Makes the image file and counts the needs of the sources, if the size depends on the sources. In all other cases, returns `None`.
+    /// Makes the image file, and counts the inodes and the space that the sources need, if the size depends on the sources. In all other
+    /// cases, returns `None`.
     pub(super) fn new(
         plan: &'a Plan<'a>,
         sources: &mut Sources,

@@ -308,7 +308,7 @@ impl Image {
     ///
     /// # Errors
     /// The volume cannot be made, or a source cannot be copied. A new image file is then removed. If the volume is too small,
-    /// [`Failure::too_small`] contains the needs of the content.
+    /// [`Failure::too_small`] contains the space that the content needs.
     pub fn build(mut self, volume: impl AsRef<OsStr>) -> Result<Superblock, Failure> {
         let volume = parse(volume.as_ref())?;
         if matches!(volume.data().medium, Medium::Nbd(_))
@@ -378,7 +378,7 @@ impl Image {
     }
 }
 
-/// Adds the needs of the content to the failure of a volume that is too small.
+/// Adds the inodes and the space that the content needs to the failure of a volume that is too small.
 fn with_needs(failure: Failure) -> Failure {
     let Some(TooSmall { needs, .. }) = failure.too_small() else { return failure };
     let needs = format!("{} inodes and about {} bytes", needs.inodes, needs.bytes);

@@ -66,8 +66,8 @@ impl Stand {
     }
 }
 
-/// Runs the operations. After operation N has returned, the log has the mark N. Element N of the result contains the objects after
-/// operation N.
+/// Runs the operations. After operation N has returned, the mark N is added to the recorded requests of the device. Element N of the result
+/// contains the objects after operation N.
 async fn run(volume: Volume, record: &Record) -> Vec<Objects> {
     let stand = Stand { store: of_volume(volume.clone()), volume };
     let store = &stand.store;
@@ -121,7 +121,8 @@ async fn run(volume: Volume, record: &Record) -> Vec<Objects> {
     states
 }
 
-/// Returns the objects that a new store shows on a volume after its recovery. The store must leave no draft.
+/// Returns the objects that a new store shows on a volume after its recovery. Asserts that the store has removed all drafts, the files of
+/// incomplete objects.
 async fn objects(image: Ram, what: &str) -> Objects {
     let volume = open(Arc::new(image));
     let store = of_volume(volume.clone());

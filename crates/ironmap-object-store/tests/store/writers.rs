@@ -104,14 +104,14 @@ async fn tags_differ_within_a_tick() {
     }
 }
 
-/// Returns the names of the drafts in a directory.
+/// Returns the names of the drafts, the files of incomplete objects, in a directory.
 fn drafts(dir: &std::path::Path) -> Vec<String> {
     let entries = std::fs::read_dir(dir.join(STAGE)).unwrap();
     let names = entries.map(|entry| entry.unwrap().file_name().into_string().unwrap());
     names.filter(|name| name != "lock#0").collect()
 }
 
-/// A store removes the drafts of a process that was killed, but not the drafts of another store.
+/// A store removes the drafts (files of incomplete objects) of a process that was killed, but not the drafts of another store.
 #[tokio::test]
 async fn drafts_of_the_dead_are_removed() {
     let dir = tempfile::tempdir().unwrap();

@@ -40,7 +40,7 @@ pub(super) enum Content {
     },
 }
 
-/// The position of the data of a cluster in the file. `None` if the word of its entry has another meaning.
+/// The position in the file of a cluster's data. `None` if `word`, the first word of the cluster's entry, does not contain such a position.
 #[inline]
 pub(super) fn plain(word: u64, cluster: u64) -> Option<u64> {
     let at = word & OFFSET;
@@ -48,7 +48,7 @@ pub(super) fn plain(word: u64, cluster: u64) -> Option<u64> {
 }
 
 impl Content {
-    /// The content that the range `count` bytes further on must have, if both ranges belong to one extent.
+    /// The content that a range must have, if the range begins `count` bytes later and belongs to the same extent.
     pub(super) fn after(self, count: u64) -> Self {
         match self {
             Self::At(at) => Self::At(at + count),

@@ -60,7 +60,8 @@ pub(super) struct Qcow2 {
     is_read_only: bool,
     /// Whether a write of whole clusters compresses the clusters that are not yet in the file.
     compresses: bool,
-    /// Whether the image is open only for reading, the data are in the image itself, and clusters have no subclusters.
+    /// Whether three conditions hold: the image is open only for reading, the data are in the image itself, and the clusters have no
+    /// subclusters.
     is_plain: bool,
 }
 

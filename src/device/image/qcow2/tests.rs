@@ -26,7 +26,7 @@ impl Rng {
 /// A number that identifies one write of a sector. The content of the sector is this number, repeated.
 type Stamp = u64;
 
-/// The stamps that each sector may have after a power cut: the stamp at the last flush, and all later stamps.
+/// The contents that each sector may have after a power cut: the content at the last flush, and all later contents.
 struct Model(Vec<HashSet<Stamp>>, Vec<Stamp>);
 
 impl Model {

@@ -434,8 +434,8 @@ impl Qcow2 {
         if writer.freed.is_empty() {
             return Ok(());
         }
-        // The cluster of `rest` may be among the freed clusters, and may then be allocated for another purpose. Therefore `rest` is
-        // emptied.
+        // `rest` is the unused part of a cluster with compressed data. This cluster may be among the freed clusters, and may then be
+        // allocated for another purpose. Therefore `rest` is emptied.
         writer.rest = 0..0;
         *self.last.lock() = None;
         let mut freed = std::mem::take(&mut writer.freed);

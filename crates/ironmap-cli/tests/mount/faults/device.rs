@@ -1,5 +1,5 @@
-//! A device that fails on request. The device is a file in a file system that this process serves. An image contains the content of the
-//! file.
+//! A device that fails on request. The device is a file in a file system that this process serves. The content of this file is stored in an
+//! image file.
 
 use std::ffi::OsStr;
 use std::fs::{self, File};

@@ -23,7 +23,7 @@ pub(super) enum Answer {
     Bytes(Vec<u8>),
     Names(Vec<Vec<u8>>),
     Refused(Errno),
-    /// The operation was skipped. No file is open in the slot, or the two sides are known to differ (docs/MOUNT.md).
+    /// The operation was skipped: the file that it uses is not open, or the two sides are known to differ (docs/MOUNT.md).
     Left,
 }
 

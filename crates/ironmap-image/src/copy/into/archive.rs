@@ -24,8 +24,8 @@ pub(crate) enum Role {
     MaybeLayer,
 }
 
-/// Copies the members of an archive into the volume, and adds the needs of each member to `needs`. If the volume is full, the remaining
-/// members are read only to add their needs.
+/// Copies the members of an archive into the volume, and adds the inodes and the space that each member needs to `needs`. If the volume is
+/// full, the remaining members are read only to count their needs.
 pub(super) fn copy(
     archive: Archive,
     role: Role,
@@ -53,7 +53,7 @@ pub(super) fn copy(
     (copied, needs)
 }
 
-/// Reads an archive to its end, and adds the needs of its members.
+/// Reads an archive to its end, and adds the inodes and the space that its members need to `needs`.
 pub(crate) fn needs_of(
     mut archive: Archive,
     needs: &mut Needs,
@@ -100,7 +100,7 @@ impl Reader {
         }
     }
 
-    /// Adds the needs of the remaining members, up to the first member that cannot be read.
+    /// Adds the inodes and the space that the remaining members need, up to the first member that cannot be read.
     fn count_rest(&mut self) {
         while let Ok(Some(member)) = self.archive.next() {
             count(&mut self.needs, &member);

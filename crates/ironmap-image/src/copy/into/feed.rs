@@ -1,4 +1,5 @@
-//! Passes steps from the thread that reads a tree to the thread that writes the copy.
+//! Passes a tree from the thread that reads it to the thread that writes the copy. The tree is passed as a sequence of steps, such as the
+//! beginning of a file or a piece of its content.
 
 use std::mem;
 use std::panic::resume_unwind;
@@ -15,8 +16,8 @@ use crate::report::Report;
 /// The limits of a batch for the writer: its number of steps, and its approximate number of bytes.
 const BATCH_STEPS: usize = 256;
 const BATCH_BYTES: usize = PIECE as usize;
-/// The number of batches that may wait in the channel. The reader and the writer work on one more batch each. The content in a batch has at
-/// most the length of two pieces, so the memory is limited.
+/// The number of batches that may wait in the channel. The reader and the writer work on one more batch each. A batch has at most `2 *
+/// PIECE` bytes of content, so the memory is limited.
 const BATCHES: usize = 2;
 /// The stack of the reader in bytes. The reader of a tree recurses into directories, and a level needs a few KiB. Memory is used only when a
 /// level needs it.
@@ -52,8 +53,8 @@ impl Feed {
     }
 }
 
-/// Runs `read` in a thread, writes the steps that it sends, and returns its result. `read` must drop the feed after the last step, because
-/// the copy ends when the feed is dropped.
+/// Runs `read` in a thread, writes the steps (files and pieces of content) that `read` sends, and returns its result. `read` must drop the
+/// feed after the last step, because the copy ends when the feed is dropped.
 pub(super) fn copy<R: Send>(
     writer: &mut Writer,
     report: &mut Report,

@@ -71,7 +71,7 @@ pub(super) fn copy_host(
     read_with(writer, report, |reader| reader.read_root(path, follow))
 }
 
-/// Runs `read` in a thread, and writes the steps that it sends.
+/// Runs `read` in a thread, and writes the steps (files and pieces of content) that `read` sends.
 fn read_with(
     writer: &mut Writer,
     report: &mut Report,
@@ -445,7 +445,7 @@ impl Reads {
     }
 }
 
-/// Adds the needs of a directory and everything below it, except the files of `spared`.
+/// Adds the inodes and the space that a directory and everything below it need to `needs`, except for the files of `spared`.
 pub(crate) fn needs_of_tree(
     dir: &Path,
     spared: &Spared,
@@ -477,7 +477,7 @@ pub(crate) fn needs_of_tree(
     })
 }
 
-/// Adds the ranges of a file that would be copied. If the ranges cannot be determined, the rest of the file is added.
+/// Adds to `needs` the ranges that a copy of the file would write. If the ranges cannot be determined, the rest of the file is added.
 fn ranges(path: &Path, stat: &Metadata, needs: &mut Needs) {
     let size = stat.len();
     let flags = OFlags::RDONLY | OFlags::CLOEXEC | OFlags::NONBLOCK | OFlags::NOFOLLOW;

@@ -71,14 +71,14 @@ impl Entry {
     }
 }
 
-/// The writer's end of the answer whether the writer needs a file's content. The drop of this value refuses all content that was not sent
-/// yet.
+/// With this value, the writer answers whether it needs a file's content. If the writer drops the value, it refuses all content that was
+/// not sent yet.
 pub(super) struct Wanted(Arc<Answer>);
 
-/// The reader's end of the answer whether the writer needs a file's content.
+/// With this value, the reader gets the answer whether the writer needs a file's content.
 pub(super) struct IsWanted(Arc<Answer>);
 
-/// The answer. Both ends share it. This needs one allocation for each file. A channel would need more.
+/// The answer, which the writer and the reader share. It needs one allocation for each file. A channel would need more allocations.
 struct Answer {
     /// `None` until the writer has decided.
     is_wanted: Mutex<Option<bool>>,

@@ -16,18 +16,18 @@ const IN_FLIGHT: usize = 4;
 /// A length in bytes that is a multiple of the sector size of every device.
 const SECTORS: usize = 4096;
 
-/// The maximum length of a small file in bytes. Small files get their memory from one shared piece.
+/// The maximum length of a small file in bytes. The memory for several small files is split off from one buffer of `PIECE` bytes.
 const SMALL: usize = 64 << 10;
 
-/// Memory for pieces, which is reused, because the allocation of new pages would take as long as the copy of the data. Small files share a
-/// piece, because many allocations of different lengths are slow.
+/// Buffers of `PIECE` bytes, which are reused, because the allocation of new pages would take as long as the copy of the data. Small files
+/// share a buffer, because many allocations of different lengths are slow.
 #[derive(Clone, Default)]
 pub(super) struct Pieces(Arc<Mutex<Spare>>);
 
 #[derive(Default)]
 struct Spare {
     whole: Vec<Buffer>,
-    /// The unused part of the piece from which small files get their memory.
+    /// The unused part of the buffer from which small files get their memory.
     rest: Option<Buffer>,
 }
 
@@ -49,7 +49,7 @@ impl Pieces {
         Ok(memory.split_to(len))
     }
 
-    /// Returns memory for reuse. A buffer is freed if its length is not that of a piece.
+    /// Returns memory for reuse. A buffer is freed if its length is not `PIECE`.
     pub(super) fn put(&self, memory: impl IntoIterator<Item = Buffer>) {
         let whole = memory.into_iter().filter(|buffer| buffer.len() == PIECE as usize);
         self.0.lock().unwrap_or_else(PoisonError::into_inner).whole.extend(whole);

@@ -64,7 +64,7 @@ pub(super) fn copy_tree(
     .map(drop)
 }
 
-/// Adds the needs of a directory of a volume, and of everything below it.
+/// Adds the inodes and the space that a directory of a volume and everything below it need to `needs`.
 ///
 /// # Errors
 /// Fails if a part of the volume cannot be read.

@@ -74,7 +74,7 @@ impl Attributes {
             let result = rustix_libc::fs::fsetxattr(&fd, &**name, value, XattrFlags::empty());
             self.note(name, result, shown);
         }
-        // rustix calls the kernel directly here, and fakeroot would not see the mode.
+        // The standard library sets the mode through libc, so fakeroot sees the change. rustix would call the kernel directly here.
         let file = fd.as_fd().try_clone_to_owned().map(File::from);
         file.and_then(|file| file.set_permissions(self.mode(stat)))
             .map_err(|error| errno(&error))?;

@@ -75,8 +75,8 @@ impl Content<'_> {
 }
 
 impl Copier<'_> {
-    /// Copies the written ranges. The copy has holes instead of all other ranges. Without a ledger, a range that cannot be read makes the
-    /// copy fail. With a ledger, such ranges are returned, and the copy fails only if nothing of the file can be read.
+    /// Copies the written ranges. The copy has holes instead of all other ranges. In a copy without a salvage ledger, a range that cannot
+    /// be read makes the copy fail. In a salvage, such ranges are returned, and the copy fails only if nothing of the file can be read.
     pub(super) fn copy_data(
         &mut self,
         place: &Entry,

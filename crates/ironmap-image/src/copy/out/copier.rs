@@ -67,7 +67,7 @@ pub(crate) struct Copier<'a> {
     pub(super) done: &'a mut Done,
     /// The directories copied so far. A damaged volume may list a directory in several directories, or below itself.
     directories: HashSet<InodeNo>,
-    /// With a ledger, a file is copied in part if only a part of it can be read.
+    /// The record of a salvage. If it is set, a file is copied in part if only a part of the file can be read.
     pub(crate) ledger: Option<Ledger<'a>>,
 }
 
@@ -113,7 +113,7 @@ impl<'a> Copier<'a> {
         })
     }
 
-    /// Warns about the attributes that could not be kept. Returns the ledger.
+    /// Warns about the attributes that could not be kept. Returns the record of the salvage.
     pub(crate) fn finish(self) -> Option<Ledger<'a>> {
         for warning in self.attributes.warnings() {
             self.report.warning(warning);

@@ -41,7 +41,7 @@ pub(super) struct Identity {
 }
 
 impl Identity {
-    /// `label` must be suitable for [`label_of`].
+    /// `label` must be a label that FAT can store. [`label_of`] checks this.
     pub(super) fn new(label: &str, serial: u32, time: i64, hidden: u32) -> Result<Self, Failure> {
         let label = label_of(label).map_err(Failure::usage)?;
         Ok(Self { label, serial, time, hidden })

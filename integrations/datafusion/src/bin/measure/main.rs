@@ -31,7 +31,7 @@ const QUERIES: [Query; 4] = [
     Query::LookUps { ids: 1, count: 400, at_once: 8 },
 ];
 
-/// The stores, each on a device of its own. The others are compared with the first store.
+/// The stores, each on a device of its own. All other stores are compared with the first store.
 async fn contenders(
     (kernel, kernel_device): (&str, &str),
     (dir, device): (&str, &str),

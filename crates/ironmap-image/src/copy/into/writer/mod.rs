@@ -1,4 +1,5 @@
-//! Applies the steps of a tree to a volume.
+//! Writes a copy of a tree to a volume. A reader sends the tree as a sequence of steps, such as the beginning of a file or a piece of its
+//! content.
 
 mod names;
 
@@ -118,7 +119,7 @@ impl Writer {
         self.to = Some(to);
     }
 
-    /// Starts several trees of the host. Each begins with [`Step::Source`].
+    /// Starts several trees of the host, which one reader reads. The steps of each tree begin with [`Step::Source`].
     pub(super) fn start_sources(&mut self, to: Destination) {
         self.to = None;
         self.sources = Some(to);
@@ -140,7 +141,7 @@ impl Writer {
         self.same
     }
 
-    /// Starts a tree that may hide files of earlier trees.
+    /// Starts a layer of an image: a tree that may hide files of earlier trees.
     pub(super) fn start_layer(&mut self) {
         self.places.start_layer();
     }
