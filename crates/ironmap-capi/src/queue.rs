@@ -246,8 +246,9 @@ fn no_memory() -> Error {
     Error::io(Errno::EFAULT, "the memory of a request is NULL or too long")
 }
 
-/// Submits a request without flags. This large function is not inlined. So its arguments are passed in registers, and not in memory through
-/// the guard against panics. The arguments have the same order as in the calling function, so they stay in their registers.
+/// Submits a request without flags. This large function is not inlined. So its arguments are passed in registers. Inlined code would load
+/// them from memory, because `catch_unwind` passes its closure in memory. The arguments have the same order as in the calling function, so
+/// they stay in their registers.
 ///
 /// # Safety
 /// The memory stays valid, and is not used otherwise, until the request is complete.
