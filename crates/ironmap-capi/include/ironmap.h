@@ -1005,7 +1005,7 @@ int ironmap_wait(struct ironmap_queue *queue,
 // Sends the submitted requests to the device, and returns up to `max` completions. The call does not wait for the device.
 //
 // If the call returns `max` completions, there may be more. Otherwise the descriptor of `ironmap_queue_fd` becomes readable at the next
-// completion. The completions are in the order of the device. `size` is `sizeof(struct ironmap_completion)`.
+// completion. The completions are in the order in which the device completed them. `size` is `sizeof(struct ironmap_completion)`.
 //
 // Returns the number of completions; -EBADF, -EPERM or -EBUSY as any call on a queue; -EINVAL for another `size` or a NULL `completions`.
 //
