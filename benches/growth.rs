@@ -47,8 +47,8 @@ fn pos(block: u64, extents: u64) -> u64 {
 
 fn reads(scratch: &Path) -> Result<()> {
     let device = Zram::new()?;
-    // An extent must be able to be as long as the file. Therefore the volume has no backup superblocks, and all bitmaps are at its
-    // beginning.
+    // A file with one extent needs free blocks without a gap. Backup superblocks and bitmaps among these blocks would be gaps. Therefore
+    // the volume has no backup superblocks, and all bitmaps are at its beginning.
     let options =
         "-q -F -t ext4 -b 4096 -O sparse_super2,^resize_inode -E num_backup_sb=0,nodiscard -G 128";
     run("mke2fs", options.split(' ').chain([device.path().as_str()]))?;
@@ -109,7 +109,7 @@ struct Measured {
     queue: Queue,
     buffer: Buffer,
     extents: u64,
-    /// The number of extents, as the map itself reports it.
+    /// The number of extents, as the extent map itself reports it.
     pieces: usize,
     load_ms: f64,
     memory: u64,

@@ -71,7 +71,8 @@ fn main() {
     }
 }
 
-/// The data repeat one piece of 4 KiB. So the tuples of the first piece are correct for all pieces.
+/// The data repeat one piece of 4 KiB. So the protection information tuples (one per interval) of the first piece are correct for all
+/// pieces.
 fn data() -> Vec<u8> {
     let once = Vec::from_iter((0..4096).map(|at| (at % 251) as u8));
     once.repeat(DATA / once.len())

@@ -98,7 +98,8 @@ fn main() -> Result<()> {
     if exceeded { Err("a count exceeds its limit".into()) } else { Ok(()) }
 }
 
-/// The number of instructions that a layer adds to a read, and the fraction of the reads that take the simple path.
+/// The number of instructions that a layer adds to a read, and the fraction of the reads that take the simple path (one bio, without
+/// further steps).
 fn above(image: &Path, layer: usize, depth: u64) -> Result<(f64, f64)> {
     let of = |which| -> Result<(f64, f64)> {
         let (twice, hits) = collected(image, layer, which, depth, 2 * READS)?;

@@ -73,7 +73,7 @@ impl From<Failed> for Error {
 /// A file of a pool. The threads of the pool carry out its requests. A clone is cheap and refers to the same file.
 #[derive(Clone)]
 pub struct AsyncFile {
-    /// Each request holds a copy of this reference, because a reference is smaller than a [`File`] and is copied faster.
+    /// The opened file. Each request holds a clone of this `Arc`, because the `Arc` is smaller than a [`File`] and is copied faster.
     file: Arc<File>,
     pool: Pool,
     /// Whether a read occupies its thread until the read is complete.

@@ -18,7 +18,8 @@ use crate::worker::{Job, Store, Worker};
 /// The default number of threads of a pool whose threads have only one request in flight each.
 const ONE_EACH: usize = 16;
 
-/// Whether a queue of the engine can have several requests in flight. Besides such an engine, this requires a device that supports NOWAIT.
+/// Whether a queue of this engine can have several requests in flight at a time. Even then, only requests to a device that supports NOWAIT
+/// are in flight together.
 fn is_ring(engine: Engine) -> bool {
     matches!(engine, Engine::IoUring | Engine::IoUringPoll)
 }
@@ -200,8 +201,9 @@ impl Pool {
     }
 
     /// Runs a function on a thread of the pool, and passes this thread's queue to it. Use it for calls that wait, such as
-    /// [`Queue::read_many`]. While the function runs, the thread does not complete its other requests in flight. Therefore an operation of
-    /// the function that needs a whole file for itself can fail with `Busy`. When the function returns, it must have no requests in flight.
+    /// [`Queue::read_many`]. While the function runs, the thread does not complete its other requests in flight. A file with such a request
+    /// cannot be locked as a whole. Therefore an operation of the function that locks a whole file, such as a truncation, can fail with
+    /// `Busy`. When the function returns, it must have no requests in flight.
     ///
     /// If the function panics, the answer is an error, and the thread continues.
     pub fn run<T, E>(

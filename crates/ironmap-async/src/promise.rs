@@ -48,7 +48,7 @@ impl<T> Shared<T> {
 
     /// Sets the final state, and returns the waker of the task that waits for the value. The waker runs code of the executor. So the caller
     /// releases the lock before it calls the waker.
-    #[inline(always)] // each request runs this function, and a call that is not inlined moves the value once more
+    #[inline(always)] // each request runs this function, and without inlining the value would be copied one more time
     fn end(&self, end: State<T>) -> Option<Waker> {
         match std::mem::replace(&mut *self.state(), end) {
             State::Waiting(waker) => waker,

@@ -22,7 +22,7 @@ pub(crate) trait Work {
     /// The number of jobs that were begun and have not ended yet.
     fn in_flight(&self) -> usize;
 
-    /// Begins a job. If the job cannot be in flight, carries it out before it returns.
+    /// Begins a job. A job that blocks the thread is carried out before this call returns.
     fn begin(&mut self, job: Self::Job);
 
     /// Submits the jobs that were begun. Ends the jobs that are complete, and returns their number.
@@ -156,7 +156,7 @@ fn spawn<W: Work<Job: Send + 'static>>(
     }
 }
 
-/// The jobs that no thread has taken yet, and one bell for each thread.
+/// The jobs that no thread has taken yet, and one event (`bells`) for each thread. To wake a thread, another thread sets its event.
 struct Handover<J> {
     jobs: Mutex<Jobs<J>>,
     bells: Vec<Event>,
@@ -179,7 +179,7 @@ struct Jobs<J> {
 
 impl<J> Jobs<J> {
     /// Chooses a sleeping thread for the queued jobs. Returns `None` if another thread already looks for jobs. The chosen thread counts as
-    /// searching from now on. The caller rings its bell.
+    /// searching from now on. The caller wakes the chosen thread by its event in `bells`.
     fn wake_one(&mut self) -> Option<usize> {
         if self.queued.is_empty() || self.searching > 0 {
             return None;
@@ -231,7 +231,7 @@ struct Thread<'a, J> {
 }
 
 impl<J> Thread<'_, J> {
-    /// Carries out jobs. Ends after the hand-over is closed and all jobs have ended.
+    /// Carries out jobs. Ends after the last handle was dropped and all jobs have ended.
     fn run<W: Work<Job = J>>(&mut self, work: &mut W) {
         let (mut jobs, mut idle) = (VecDeque::new(), false);
         loop {
@@ -259,7 +259,7 @@ impl<J> Thread<'_, J> {
     }
 
     /// Moves at most `most` jobs into `into`, which is empty before the call. A job that blocks the thread is the last one. Returns `None`
-    /// if the hand-over is closed and no job is queued.
+    /// if the last handle was dropped and no job is queued.
     fn take(
         &mut self,
         most: usize,
@@ -322,10 +322,11 @@ impl<J> Thread<'_, J> {
         bell.wait(work.source().filter(|_| in_flight));
         let mut jobs = self.handover.jobs();
         match jobs.asleep.iter().position(|index| *index == self.index) {
-            // A completion has ended the wait before the bell rang. So this thread is still in the list of sleeping threads, and is removed
-            // here.
+            // A completion has ended the wait before another thread has set this thread's event. So this thread is still in the list of
+            // sleeping threads, and is removed here.
             Some(at) => drop(jobs.asleep.remove(at)),
-            // The bell was rung or will be rung soon. If it rings only after the reset, the next sleep ends early.
+            // Another thread has set this thread's event, or will set it soon. If the event is set only after the reset, the next sleep
+            // ends early.
             None => {
                 self.searches = true;
                 drop(jobs);
@@ -336,8 +337,8 @@ impl<J> Thread<'_, J> {
 }
 
 impl<J> Drop for Thread<'_, J> {
-    /// If the hand-over is still open when the last thread ends, this thread has panicked. No thread can carry out the queued jobs. They
-    /// are dropped, so that no future waits for ever.
+    /// If handles of the pool still exist when the last thread ends, this thread has panicked. No thread can carry out the queued jobs. The
+    /// jobs are dropped, so that no future waits for ever.
     fn drop(&mut self) {
         let mut jobs = self.handover.jobs();
         jobs.threads -= 1;

@@ -148,7 +148,7 @@ impl Worker {
                 count += 1;
                 let what = "the queue was lost with the request in flight";
                 let error = Error::io(error.errno(), what);
-                // The request is counted before its task can see the answer.
+                // The counter `abandoned` is incremented first. So a task that sees the answer also sees the new count.
                 self.store.abandoned.fetch_add(1, Ordering::Relaxed);
                 request.end(Err(error), None, &mut self.wakes);
             }
@@ -230,7 +230,8 @@ impl Work for Worker {
             && let Some(own) = &mut self.own
         {
             let lost = own.queue.poll().err();
-            // If the queue is lost, the pop returns the requests that the kernel has not accepted, with the error.
+            // If the queue is lost, `pop` returns the requests that the kernel has not accepted. The result of each of these requests is
+            // the error.
             while let Some(Completion { token, memory, result, .. }) = own.queue.pop() {
                 count += 1;
                 if let Some(request) = self.requests.ended(token as usize) {
@@ -289,7 +290,7 @@ impl Job {
 }
 
 impl InFlight {
-    #[inline(always)] // each request runs this function, and a call that is not inlined moves the result once more
+    #[inline(always)] // each request runs this function, and without inlining the result would be copied one more time
     fn end(self, result: Result<usize>, buffer: Option<Buffer>, wakes: &mut Wakes) {
         let answer = |result: Result<usize>| match (result, buffer) {
             (Ok(count), Some(buffer)) => Ok((count, buffer)),

@@ -87,7 +87,8 @@ fn fill(image: &Path) -> Result<()> {
     let location: ironmap::Location = image.display().to_string().parse()?;
     let options = ironmap::location::LocationOptions::new().write(true);
     let opened = location.open(&options)?;
-    // With smaller blocks, a read of 4 KiB would not take the simple path.
+    // A read on the simple path is at most one file-system block long. With smaller blocks, a read of 4 KiB would take the slower generic
+    // path.
     ironmap::tools::make(&*opened.device, &MkfsOptions::new().block_size(4096))?;
     drop(opened);
     let volume = VolumeOptions::new().write(true).open(image)?;

@@ -242,7 +242,7 @@ extern "C" {
 // `buffer` can be written to.
 int ironmap_buffer_new(size_t size, struct ironmap_buffer **buffer);
 
-// Makes a buffer of memory of the caller, such as huge pages or a pool of an engine.
+// Makes a buffer from memory that the caller owns, such as huge pages or the buffer pool of a database.
 //
 // `release` may be NULL. Otherwise the library calls it with `arg`, in any thread, after the buffer and all queues with which it is
 // registered were freed, and all its requests are complete. If the call fails, `release` is not called.
@@ -312,7 +312,7 @@ int ironmap_closedir(struct ironmap_directory *directory);
 // With a handle of any type, the reason is that of the last failed call on this handle, in any thread. With NULL, the reason is that of
 // the last failed call of the calling thread. This may be a call without a handle, such as a call that opens something. `size` is
 // `sizeof(struct ironmap_failure)`. A successful call does not change the reason. If a call was refused because of its handle or its
-// thread, only NULL tells the reason.
+// thread, the reason is returned only with NULL.
 //
 // Returns 0, -ENODATA if no call has failed, or -EINVAL if `failure` is NULL. Any thread may call it.
 //
@@ -353,8 +353,9 @@ int ironmap_close(struct ironmap_file *file);
 // Reads up to `len` bytes from position `pos`, and waits.
 //
 // Returns the number of bytes, which is smaller than `len` only at the end of the file, and 0 past the end; -EINVAL for a misaligned
-// request on a file with O_DIRECT; -EFAULT for NULL; -EIO and other errnos of the device; -EUCLEAN if the map of the file is damaged; -EBADF
-// for a closed file; -EPERM in another thread than that of the queue; -EBUSY in a signal handler that has interrupted a call on the queue.
+// request on a file with O_DIRECT; -EFAULT for NULL; -EIO and other errnos of the device; -EUCLEAN if the extent map of the file is
+// damaged; -EBADF for a closed file; -EPERM in another thread than that of the queue; -EBUSY in a signal handler that has interrupted a
+// call on the queue.
 //
 // Requires:
 // `memory` can be written to for `len` bytes.
@@ -416,7 +417,7 @@ int ironmap_append(struct ironmap_file *file,
 
 // Makes all completed writes of the file and its metadata durable.
 //
-// Returns 0; -EIO and other errnos of the device if a write since the last call on this queue was lost; -EROFS if an earlier error has made
+// Returns 0; -EIO and other errnos of the device if the data or the metadata cannot be made durable; -EROFS if an earlier error has made
 // the volume read-only; -EBADF, -EPERM or -EBUSY as any call on a queue.
 int ironmap_fsync(struct ironmap_file *file);
 
@@ -571,7 +572,7 @@ int ironmap_image_source_date_epoch(struct ironmap_image *image,
 // Returns the same as `ironmap_image_size`.
 int ironmap_image_owner(struct ironmap_image *image, uint32_t uid, uint32_t gid);
 
-// Replaces an existing file system, if `force` is not 0.
+// Allows the build to replace an existing file system, if `force` is not 0.
 //
 // Returns the same as `ironmap_image_size`.
 int ironmap_image_force(struct ironmap_image *image, int force);
@@ -1004,7 +1005,7 @@ int ironmap_wait(struct ironmap_queue *queue,
 // Sends the submitted requests to the device, and returns up to `max` completions. The call does not wait for the device.
 //
 // If the call returns `max` completions, there may be more. Otherwise the descriptor of `ironmap_queue_fd` becomes readable at the next
-// completion. The completions are in the order of the device. `size` is `sizeof(struct ironmap_completion)`.
+// completion. The completions are in the order in which the device completed them. `size` is `sizeof(struct ironmap_completion)`.
 //
 // Returns the number of completions; -EBADF, -EPERM or -EBUSY as any call on a queue; -EINVAL for another `size` or a NULL `completions`.
 //

@@ -57,7 +57,7 @@ impl Memory {
     pub(crate) fn register(&self, queue: &mut Queue) -> Result<Buffer, Error> {
         let mut buffer = self.buffer.lock();
         queue.register_memory(&mut buffer)?;
-        // SAFETY: the alias is not accessed: it is the origin of further aliases.
+        // SAFETY: no code accesses the memory through this alias. Other aliases, for single requests, are made from it.
         Ok(unsafe { buffer.alias(self.base, self.len) })
     }
 }
@@ -101,7 +101,7 @@ pub unsafe extern "C" fn ironmap_buffer_new(
     }) as c_int
 }
 
-/// Makes a buffer of memory of the caller, such as huge pages or a pool of an engine.
+/// Makes a buffer from memory that the caller owns, such as huge pages or the buffer pool of a database.
 ///
 /// `release` may be NULL. Otherwise the library calls it with `arg`, in any thread, after the buffer and all queues with which it is
 /// registered were freed, and all its requests are complete. If the call fails, `release` is not called.

@@ -64,7 +64,7 @@ thread_local! {
 /// The last failure of each open handle.
 static OF_HANDLES: Mutex<Option<HashMap<Handle, Kept>>> = Mutex::new(None);
 
-/// Locks the failures of handles, also for a fork.
+/// Locks the stored failures of all handles. A thread that forks holds this lock, so that it is not locked for ever in the child.
 pub(crate) fn lock_handles() -> MutexGuard<'static, impl Sized> {
     of_handles()
 }
@@ -117,7 +117,8 @@ pub(crate) fn keep(handle: Option<Handle>, error: &Error) -> c_int {
     let errno = kept.errno.0;
     if let Some(handle) = handle {
         let mut failures = of_handles();
-        // If the handle is open now, its failure is removed later: `forget` locks `OF_HANDLES` after the handle was closed.
+        // The failure is stored only if the handle is still open. A later close of the handle calls `forget`, which locks `OF_HANDLES` and
+        // removes the failure.
         if is_open(handle) {
             failures.get_or_insert_default().insert(handle, kept.clone());
         }
@@ -216,7 +217,7 @@ pub(crate) fn call<T: Count>(
 /// With a handle of any type, the reason is that of the last failed call on this handle, in any thread. With NULL, the reason is that of
 /// the last failed call of the calling thread. This may be a call without a handle, such as a call that opens something. `size` is
 /// `sizeof(struct ironmap_failure)`. A successful call does not change the reason. If a call was refused because of its handle or its
-/// thread, only NULL tells the reason.
+/// thread, the reason is returned only with NULL.
 ///
 /// Returns 0, -ENODATA if no call has failed, or -EINVAL if `failure` is NULL. Any thread may call it.
 ///

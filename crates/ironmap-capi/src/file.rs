@@ -83,8 +83,9 @@ pub extern "C" fn ironmap_close(file: *mut ironmap_file) -> c_int {
 /// Reads up to `len` bytes from position `pos`, and waits.
 ///
 /// Returns the number of bytes, which is smaller than `len` only at the end of the file, and 0 past the end; -EINVAL for a misaligned
-/// request on a file with O_DIRECT; -EFAULT for NULL; -EIO and other errnos of the device; -EUCLEAN if the map of the file is damaged; -EBADF
-/// for a closed file; -EPERM in another thread than that of the queue; -EBUSY in a signal handler that has interrupted a call on the queue.
+/// request on a file with O_DIRECT; -EFAULT for NULL; -EIO and other errnos of the device; -EUCLEAN if the extent map of the file is
+/// damaged; -EBADF for a closed file; -EPERM in another thread than that of the queue; -EBUSY in a signal handler that has interrupted a
+/// call on the queue.
 ///
 /// # Safety
 /// `memory` can be written to for `len` bytes.
@@ -99,8 +100,9 @@ pub unsafe extern "C" fn ironmap_pread(
     with_file(file, move |open, local| unsafe { read(open, memory, len, pos, local) })
 }
 
-/// Reads. This large function is not inlined. So its arguments are passed in registers, and not in memory through the guard against panics.
-/// The arguments have the same order as in the calling function, so they stay in their registers.
+/// Reads. This large function is not inlined. So its arguments are passed in registers. Inlined code would load them from memory, because
+/// `catch_unwind` passes its closure in memory. The arguments have the same order as in the calling function, so they stay in their
+/// registers.
 ///
 /// # Safety
 /// `memory` can be written to for `len` bytes.
@@ -248,7 +250,7 @@ pub unsafe extern "C" fn ironmap_append(
 
 /// Makes all completed writes of the file and its metadata durable.
 ///
-/// Returns 0; -EIO and other errnos of the device if a write since the last call on this queue was lost; -EROFS if an earlier error has made
+/// Returns 0; -EIO and other errnos of the device if the data or the metadata cannot be made durable; -EROFS if an earlier error has made
 /// the volume read-only; -EBADF, -EPERM or -EBUSY as any call on a queue.
 #[unsafe(no_mangle)]
 pub extern "C" fn ironmap_fsync(file: *mut ironmap_file) -> c_int {
@@ -325,7 +327,7 @@ pub extern "C" fn ironmap_fchmod(file: *mut ironmap_file, mode: u32) -> c_int {
 }
 
 impl OpenFile {
-    /// Returns the interface of the file system for changes. Fails if the file was not opened for writing.
+    /// Returns the interface through which the metadata of the file system are changed. Fails if the file was not opened for writing.
     fn writer<'a>(&self, local: &'a LocalQueue) -> Result<&'a dyn ironmap::fs::Writer, Error> {
         if !self.writes {
             let what = "the file was not opened for writing";
@@ -424,7 +426,7 @@ fn report(report: &HostReport) -> ironmap_host_report {
     shown
 }
 
-/// Stores the report of a file.
+/// Stores the report on how a host file is read.
 ///
 /// # Safety
 /// `place` can be written to for `size` bytes.

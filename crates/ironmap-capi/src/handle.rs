@@ -471,8 +471,8 @@ mod tests {
         }
     }
 
-    /// The state of a slot without an object is not a handle. A close of this number does not free the slot a second time. The test uses
-    /// NULL, and the states of closed, poisoned and forked handles.
+    /// A slot without a usable object has a state that equals no handle. A call with this number fails, and a close with it does not free
+    /// the slot a second time. The test uses NULL, and the states of slots with a closed, a poisoned and a forked handle.
     #[test]
     fn the_state_of_an_empty_slot_is_no_handle() {
         static TABLE: Table<Shared<u32>, 4, 43> = Table::new();

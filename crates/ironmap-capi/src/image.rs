@@ -1,4 +1,4 @@
-//! Images: a description that calls complete step by step, and the calls that build, extract and resize.
+//! Images: a description that several calls complete step by step, and the calls that build, extract and resize images.
 //!
 //! The library makes images of ext4 without root and without external programs. A location names an image file, a device or another volume, as
 //! for `ironmap_volume_open`.
@@ -281,7 +281,7 @@ pub extern "C" fn ironmap_image_owner(image: *mut ironmap_image, uid: u32, gid: 
     describe(image, || Ok(()), |image, ()| image.owner(uid, gid))
 }
 
-/// Replaces an existing file system, if `force` is not 0.
+/// Allows the build to replace an existing file system, if `force` is not 0.
 ///
 /// Returns the same as `ironmap_image_size`.
 #[unsafe(no_mangle)]
@@ -289,7 +289,7 @@ pub extern "C" fn ironmap_image_force(image: *mut ironmap_image, force: c_int) -
     describe(image, || Ok(force != 0), Image::force)
 }
 
-/// The progress of a build or an extraction, for a function of the caller.
+/// The progress of a build or an extraction, and the caller's function that is called with the progress.
 struct Progress {
     function: unsafe extern "C" fn(*mut c_void, u64, u64) -> c_int,
     arg: *mut c_void,

@@ -340,7 +340,8 @@ fn queue_of(slot: &Slot<FileSlot>) -> Option<&'static Slot<QueueSlot>> {
 
 /// Runs a call from C. After a panic, the objects of the call are in an unknown state, and `lose` makes them unusable.
 ///
-/// `call` also contains the checks of the handle. Therefore the calling function needs to save only a few registers.
+/// The closure `call` also contains the checks of the handle. So few values must survive the call of the closure, and the calling function
+/// saves only a few registers.
 #[inline(always)]
 fn guarded(call: impl FnOnce() -> isize, lose: impl FnOnce()) -> isize {
     catch_unwind(AssertUnwindSafe(call)).unwrap_or_else(|panic| {
@@ -540,7 +541,7 @@ mod tests {
         assert_eq!(ironmap_queue_free(queue) as isize, LOST);
         assert_eq!(ironmap_queue_free(queue), -Errno::EBADF.0);
         assert_eq!(ironmap_volume_sync(volume.pointer()), 0);
-        // The volume cannot be closed, because the lost queue still uses it.
+        // The volume cannot be closed, because the queue was leaked after the panic and still uses the volume.
         assert_eq!(ironmap_volume_close(volume.pointer()), -Errno::EBUSY.0);
     }
 

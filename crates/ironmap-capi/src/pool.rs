@@ -1,7 +1,7 @@
 //! Pools of threads, and files that any thread may use.
 //!
 //! A request of a pool has its own memory. The data are copied between this memory and that of the caller. The copy costs little compared
-//! with the two changes of threads.
+//! with the two context switches: to the thread of the pool, and back to the thread of the caller.
 
 use std::ffi::{c_char, c_int, c_void};
 use std::future::Future;

@@ -2,7 +2,8 @@
 //! parent, and opens its own handles.
 //!
 //! A thread that opens or closes something may hold locks of the process. So a fork waits until no other thread opens or closes something.
-//! All locks here are those of std. A lock of std never passes to a thread that waits. In the child, such a thread would not exist.
+//! All locks here are mutexes of std. A mutex of parking_lot could pass its lock to a thread that waits. In the child, this thread does not
+//! exist, and the lock would never be released.
 
 use std::any::Any;
 use std::cell::{Cell, UnsafeCell};
@@ -16,7 +17,7 @@ use crate::failure::lock_handles;
 use crate::handle::{LockedTable, Refusal};
 use crate::tables::tables;
 
-/// Counts the threads that open or close something. A fork waits until no other thread is in the gate.
+/// Counts the threads that are in a call that opens or closes something. A fork waits until no other thread is in such a call.
 struct Gate {
     threads: usize,
     /// Whether a thread forks, or waits for other threads before it forks.
@@ -31,14 +32,15 @@ static REFUSED: AtomicBool = AtomicBool::new(false);
 thread_local! {
     /// The number of calls of this thread that open or close something. A callback of such a call may open something too, or fork.
     static CALLS: Cell<usize> = const { Cell::new(0) };
-    /// This thread is about to lock the gate, or has locked it. A signal handler must not wait for this lock.
+    /// Whether this thread is about to lock the mutex `GATE`, or has locked it. A signal handler of this thread must not wait for this
+    /// mutex.
     static AT_GATE: Cell<bool> = const { Cell::new(false) };
 }
 
 /// The fork that is under way. It is not thread-local, because a fork may happen after the thread-local values were destroyed.
 struct Forking(UnsafeCell<Option<Fork>>);
 
-// SAFETY: only the thread that has locked the gate for a fork accesses the value.
+// SAFETY: only the thread that has locked the mutex `GATE` for a fork accesses the value.
 unsafe impl Sync for Forking {}
 
 static FORK: Forking = Forking(UnsafeCell::new(None));
@@ -67,7 +69,7 @@ fn wait_while(
     CHANGED.wait_while(gate, wrong).unwrap_or_else(PoisonError::into_inner)
 }
 
-/// The number of threads in the gate if no other thread is in a call: 1 if this thread is in a call, otherwise 0.
+/// The value of `Gate::threads` while no other thread opens or closes something: 1 if this thread is in a call that does so, otherwise 0.
 fn alone() -> usize {
     usize::from(CALLS.get() > 0)
 }
@@ -79,12 +81,12 @@ extern "C" fn before_fork() {
     let gate = wait_while(gate, |gate| gate.threads > alone());
     let tables = tables().iter().map(|table| table.lock()).collect();
     let fork = Fork { gate, tables, _failures: Box::new(lock_handles()) };
-    // SAFETY: this thread has locked the gate.
+    // SAFETY: this thread has locked the mutex `GATE`.
     unsafe { *FORK.0.get() = Some(fork) };
 }
 
 fn after_fork(in_child: bool) {
-    // SAFETY: `before_fork` has locked the gate in this thread, and the child has no other thread.
+    // SAFETY: `before_fork` has locked the mutex `GATE` in this thread, and the child has no other thread.
     let Some(mut fork) = unsafe { &mut *FORK.0.get() }.take() else { return };
     if in_child {
         fork.tables.iter().for_each(|table| table.disown());
@@ -104,7 +106,7 @@ extern "C" fn in_child() {
     after_fork(true);
 }
 
-/// Runs the part of a call that locks the gate.
+/// Runs `work`, which locks the mutex `GATE`. Meanwhile `AT_GATE` is set, so that calls in signal handlers are refused.
 fn at_gate(work: impl FnOnce()) {
     AT_GATE.set(true);
     // The fences order the accesses for signal handlers of this thread.
@@ -114,12 +116,12 @@ fn at_gate(work: impl FnOnce()) {
     AT_GATE.set(false);
 }
 
-/// A call that the gate counts.
+/// A call that opens or closes something. `GATE` counts the thread of the call.
 struct Inside;
 
 impl Inside {
     /// # Errors
-    /// `InCall` in a signal handler that has interrupted this thread at the gate, and in a handler of a fork.
+    /// `InCall` in a signal handler that has interrupted this thread while it locked or held the mutex `GATE`, and in a handler of a fork.
     fn enter() -> Result<Self, Refusal> {
         if AT_GATE.get() {
             return Err(Refusal::InCall);

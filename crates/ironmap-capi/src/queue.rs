@@ -246,8 +246,9 @@ fn no_memory() -> Error {
     Error::io(Errno::EFAULT, "the memory of a request is NULL or too long")
 }
 
-/// Submits a request without flags. This large function is not inlined. So its arguments are passed in registers, and not in memory through
-/// the guard against panics. The arguments have the same order as in the calling function, so they stay in their registers.
+/// Submits a request without flags. This large function is not inlined. So its arguments are passed in registers. Inlined code would load
+/// them from memory, because `catch_unwind` passes its closure in memory. The arguments have the same order as in the calling function, so
+/// they stay in their registers.
 ///
 /// # Safety
 /// The memory stays valid, and is not used otherwise, until the request is complete.
@@ -420,7 +421,7 @@ pub extern "C" fn ironmap_wait(queue: *mut ironmap_queue, min: usize) -> c_int {
 /// Sends the submitted requests to the device, and returns up to `max` completions. The call does not wait for the device.
 ///
 /// If the call returns `max` completions, there may be more. Otherwise the descriptor of `ironmap_queue_fd` becomes readable at the next
-/// completion. The completions are in the order of the device. `size` is `sizeof(struct ironmap_completion)`.
+/// completion. The completions are in the order in which the device completed them. `size` is `sizeof(struct ironmap_completion)`.
 ///
 /// Returns the number of completions; -EBADF, -EPERM or -EBUSY as any call on a queue; -EINVAL for another `size` or a NULL `completions`.
 ///
@@ -449,7 +450,7 @@ pub unsafe extern "C" fn ironmap_reap(
             }
             let polled = local.queue.poll();
             count += reaped(local, Handle::of(queue), &mut places[count..]);
-            // If completions were collected before the error, they are returned, and the error is not.
+            // If completions were collected before the error, the call returns these completions instead of the error.
             if let (0, Err(error)) = (count, polled) {
                 return Err(error);
             }

@@ -291,8 +291,8 @@ mod tests {
         }
     }
 
-    /// Each command is in exactly one of three lists. The commands in `READS` show the options for damaged volumes. The commands in
-    /// `changes` must refuse these options themselves.
+    /// Each command is in exactly one of three lists. Only the help of the commands in `READS` shows the options for damaged volumes. The
+    /// commands in `changes` must refuse these options themselves.
     #[test]
     fn options_for_damaged_volumes_are_where_they_apply() {
         let changes = [

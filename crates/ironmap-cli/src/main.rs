@@ -38,7 +38,7 @@ fn main() -> ExitCode {
     #[cfg(feature = "fuse")]
     let args = mount::as_mount_helper(&args).unwrap_or(args);
     let renamed = cmd::tune::as_e2fsprogs(&args);
-    // Under a name of e2fsprogs, all failures have the same exit code.
+    // If the program was called by the name of a program of e2fsprogs (such as `tune2fs`), all failures have the same exit code.
     let one_code = renamed.is_some();
     let args = renamed.unwrap_or(args);
     let cli = match Cli::parse_words(args.iter().cloned()) {

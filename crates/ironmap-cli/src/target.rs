@@ -60,7 +60,7 @@ pub(crate) fn end_of_volume(text: &[u8]) -> Option<usize> {
     let prefix = prefix_of_volume(text);
     let begin = |at| end_of_host(text, at).or_else(|| end_of_format(text, at)).unwrap_or(at);
     let is_assembled = |at: usize| Assembly::prefix_of(text.get(at..).unwrap_or_default());
-    // The name of another disk begins after such a byte, and may have its own prefix.
+    // Whether the name of another disk begins after this byte. This name may have its own prefix.
     let divides = |byte: u8| match byte {
         b',' => text[..prefix].ends_with(INTEGRITY.as_bytes()) || is_assembled(prefix).is_some(),
         b'@' => is_assembled(prefix).is_some(),
@@ -129,11 +129,12 @@ fn parse_anywhere(text: &OsStr) -> Result<Subject, String> {
     Ok(Subject::Host(text.into()))
 }
 
-/// Parses `VOLUME`, or a tag of its device.
+/// Parses `VOLUME`, or a tag of its device such as `LABEL=data`.
 pub(crate) fn parse_volume(text: &OsStr) -> Result<Location, String> {
     refuse_host(text)?;
     let link = link_of_tag(text);
-    // A missing link must be an error. Otherwise, a command could create a file with this name in /dev, a file system in memory.
+    // If udev has made no link for the tag, the result must be an error. Otherwise, a command could create a file with the name of the link
+    // in /dev, which is a file system in memory.
     if let Some(link) = link.as_ref().filter(|link| !Path::new(link).exists()) {
         let (text, link) = (text.display(), link.display());
         return Err(format!(

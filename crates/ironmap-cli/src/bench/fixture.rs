@@ -62,7 +62,8 @@ const ZRAM_MARKS: &str = "/run/ironmap-bench-zram";
 const PARTITION_START: u64 = 1 << 20;
 const SECTOR: u64 = 512;
 
-/// Two devices with the same content. The first is for raw: and vol:. The second is mounted, for host: and kernel:.
+/// Two devices with the same content. The targets raw: and vol: use the first device. The second device is mounted, for the targets host:
+/// and kernel:.
 pub(super) struct Fixture {
     fs: FsKind,
     /// The files that the bench writes. `None` if the bench only reads.

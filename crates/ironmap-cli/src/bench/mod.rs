@@ -139,7 +139,7 @@ pub(crate) struct BenchArgs {
     /// The maximum length of the range, or the total size of the files that are made.
     #[arg(long, value_parser = crate::size::size)]
     size: Option<u64>,
-    /// Requests in flight per job. Immediate engines at depth 1 use the synchronous calls.
+    /// Requests in flight per job. At depth 1, engines that complete each request at once (such as psync) use the synchronous calls.
     #[arg(long, value_delimiter = ',', default_value = "1", value_parser = clap::value_parser!(u32).range(1..))]
     iodepth: Vec<u32>,
     /// Threads, each with its own queue.

@@ -47,7 +47,7 @@ pub(crate) struct Args {
     targets: Vec<Target>,
 }
 
-/// `USER[:GROUP]`, and the texts for user and group in the lines of `-v`.
+/// An argument `USER[:GROUP]`: the numbers, and the texts that `-v` prints for the user and the group.
 #[derive(Clone, Debug)]
 struct Owner {
     ids: Ownership,

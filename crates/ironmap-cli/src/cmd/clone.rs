@@ -195,8 +195,8 @@ struct Copy<'a> {
     target: &'a dyn Device,
     /// The size of the smallest write in bytes.
     unit: u64,
-    /// Parts of the copy begin and end at multiples of this number of bytes, which is a multiple of the unit. Only whole clusters are
-    /// compressed.
+    /// Parts of the copy begin and end at multiples of this number of bytes, which is a multiple of `unit`. With `--compress`, the parts
+    /// consist of whole clusters, because only whole clusters are compressed.
     align: u64,
     zeros: Buffer,
     next: Mutex<Next>,
@@ -215,7 +215,8 @@ struct Next {
     data: Range<u64>,
 }
 
-/// A range of the source. Its start is a multiple of the unit. The end of a range of zeros is also a multiple of the unit.
+/// A range of the source. Its start is a multiple of the smallest write (`Copy::unit`). The end of a range of zeros is also such a
+/// multiple.
 enum Part {
     Data(Range<u64>),
     Zeros(Range<u64>),
@@ -282,7 +283,7 @@ impl Copy<'_> {
         if next.at >= next.data.end {
             let data = self.source.data_from(DevOffset(next.at));
             let data = data.map_err(|error| Failure::at(&self.args.source, &error))?;
-            // If a range of data begins or ends within a unit, the complete unit counts as data.
+            // If a range of data begins or ends between two multiples of `align`, all bytes between these multiples count as data.
             let start = data.start.0.min(size) / self.align * self.align;
             let start = start.max(next.at);
             let end = data.end.0.max(next.at + 1).next_multiple_of(self.align);
@@ -307,7 +308,7 @@ impl Copy<'_> {
         read.map_err(|error| Failure::at(&self.args.source, &error))?;
         let whole = len.next_multiple_of(self.unit as usize);
         if whole > len {
-            // If the source ends within the last unit, the rest of this unit keeps the content of the target.
+            // If the source ends within the last write unit, the rest of this unit keeps the content of the target.
             let rest = self.target.read_exact_at(&mut buffer[len..whole], DevOffset(range.end));
             rest.map_err(|error| self.of_target(&error))?;
         }

@@ -21,7 +21,8 @@ pub(crate) struct Args {
     dir: PathBuf,
 }
 
-/// Pages of other programs that explain more about a command. A program with the name of the command needs no row.
+/// Commands, each with the pages of other programs that its page refers to. `NAMESAKES` adds the page of a program that has the same name
+/// as the command.
 const OTHERS: [(&str, &[&str]); 10] = [
     ("check", &["e2fsck(8)"]),
     ("getfattr", &["getfattr(1)", "attr(5)", "xattr(7)"]),

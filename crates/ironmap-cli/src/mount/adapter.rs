@@ -460,7 +460,7 @@ impl Filesystem for Server {
             return reply_value(&self.mount, self.mount.getxattr(inode, name), room, reply);
         }
         let answer = move |synced: Result<(), Errno>| match synced {
-            // The value is empty: a program reads the attribute only to request the sync.
+            // The value of the attribute is empty. A program reads this attribute only to request a sync.
             Ok(()) => send_value(&[], room, reply),
             Err(errno) => reply.error(errno),
         };

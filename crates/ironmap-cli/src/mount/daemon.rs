@@ -23,7 +23,8 @@ pub(super) fn start() -> Result<(), Failure> {
     // If the program was called by the name of the mount helper, the arguments contain no command. `as_mount_helper` adds the command.
     let args: Vec<_> = env::args_os().collect();
     let args = super::as_mount_helper(&args).unwrap_or(args);
-    // The additional options are inserted directly after the command. At the end, a `--` of the user could precede them.
+    // The additional options are inserted directly after the command. At the end of the arguments, they could follow a `--` of the user,
+    // and would then not count as options.
     let command = args.iter().position(|arg| arg == "mount").unwrap_or(1);
     let (command, rest) = args.split_at(args.len().min(command + 1));
     let mut child = Command::new(program)

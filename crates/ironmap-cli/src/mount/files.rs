@@ -56,8 +56,9 @@ pub(super) struct Opened {
 }
 
 impl Mount {
-    /// Returns the options with which a file is opened. With `write_back`, the kernel sends cached pages in any order. The file is always
-    /// opened for writing, because the kernel checks what a program's descriptor permits.
+    /// Returns the options with which the server opens a file of the volume. On a writable volume, the server opens each file for writing,
+    /// because the kernel checks what a program's descriptor permits. `write_back` means that the kernel writes cached pages of this file,
+    /// in any order.
     fn file_options(&self, strict: bool, write_back: bool) -> FileOptions {
         let options = FileOptions::new().write(self.volume.fs().is_writable()).direct(strict);
         options.keep_set_id(KeepSetId::Yes).write_back(write_back)

@@ -18,7 +18,7 @@ pub(super) struct Lane {
 }
 
 thread_local! {
-    /// Each thread has one lane, because the process serves only one volume.
+    /// Each thread has one `Lane` (a queue and a buffer). One is enough, because the process serves only one volume.
     static LANE: RefCell<Option<Lane>> = const { RefCell::new(None) };
 }
 

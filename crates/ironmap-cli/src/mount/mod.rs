@@ -130,8 +130,9 @@ impl Mount {
         let _ = thread::Builder::new().spawn(forget);
     }
 
-    /// Waits for the kernel's dirty pages of a file, from a position on. Returns when all these pages are written. The notification makes
-    /// the kernel drop the pages. The kernel sends a dirty page before it drops the page. A thread that serves requests must not wait here.
+    /// Waits until the kernel has written its dirty pages of a file, from a position on. The function sends the kernel a notification to
+    /// drop these pages. The kernel writes a dirty page before it drops the page. A thread that serves requests must not call this
+    /// function, because these writes are requests, too.
     fn wait_for_pages(&self, inode: InodeNo, from: i64) {
         if let Some(notifier) = self.notifier.get() {
             let _ = notifier.inval_inode(fuser::INodeNo(inode.0), from.max(0), 0);

@@ -43,7 +43,7 @@ pub(super) struct Node {
     names_changed: AtomicU64,
     /// Whether the kernel may have cached the target of this symbolic link. The kernel follows a cached link without a request.
     link_read: AtomicBool,
-    /// A hold on an inode that has lost its last name.
+    /// Keeps an inode that has lost its last name, until the kernel has forgotten the inode.
     held: Mutex<Option<Held>>,
 }
 
@@ -125,7 +125,8 @@ impl Nodes {
         known.or_insert_with(|| Entry { lookups: 0, node: node() }).lookups += 1;
     }
 
-    /// The kernel has forgotten some lookups. Subtracts `times` from the number of lookups. At zero lookups, the hold on the inode ends.
+    /// The kernel has forgotten some lookups of an inode. Subtracts `times` from the number of lookups. At zero lookups, an inode without a
+    /// name is no longer kept here, and can be freed.
     pub(super) fn forget(&self, inode: InodeNo, times: u64) {
         let forgotten = {
             let mut shard = self.shard(inode);
@@ -133,7 +134,8 @@ impl Nodes {
             known.lookups = known.lookups.saturating_sub(times);
             if known.lookups == 0 { shard.remove(&inode) } else { None }
         };
-        // A drop of the hold may free the inode. This needs a transaction. Therefore the table of nodes is not locked during the drop.
+        // The drop of this value may free an inode without a name. This needs a transaction of the journal. Therefore the table of nodes is
+        // not locked during the drop.
         drop(forgotten);
     }
 

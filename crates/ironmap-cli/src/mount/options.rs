@@ -200,7 +200,7 @@ impl Options {
                 all.push(on);
             }
         }
-        // A comma in the name would start another option. Therefore commas are replaced.
+        // A comma in the name of the mount's source would begin another option. Therefore commas are replaced.
         all.push(MountOption::FSName(name.replace(',', "_")));
         all.push(MountOption::CUSTOM("subtype=ironmap".to_owned()));
         all.push(MountOption::DefaultPermissions);

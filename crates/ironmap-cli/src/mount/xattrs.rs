@@ -12,7 +12,7 @@ const REPLACE: i32 = 2;
 const TRUSTED: &[u8] = b"trusted.";
 const ACLS: [&[u8]; 2] = [b"system.posix_acl_access", b"system.posix_acl_default"];
 const BOTH: i32 = CREATE | REPLACE;
-/// The prefixes that the kernel's ext4 reads.
+/// The prefixes of the attribute names that the kernel's ext4 supports.
 const PREFIXES: [&[u8]; 4] = [b"user.", TRUSTED, b"security.", b"gnu."];
 
 /// Refuses a name that no attribute can have. The kernel checks the names only for its own file systems.

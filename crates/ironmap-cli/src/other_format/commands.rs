@@ -138,7 +138,7 @@ fn same_tree(volume: &MemFs, source: &Path) {
     assert!(ok("df memory").contains("memory"));
 }
 
-/// The same changes are made on both sides.
+/// Makes the same changes with ironmap in the volume, and with the host's programs in a directory.
 fn same_changes(volume: &MemFs, source: &Path) {
     let (ok, there) = (|line: &str| ok(volume, line), |line: &str| host(source, line));
     ok("mkdir -p memory:/tree/new/below");

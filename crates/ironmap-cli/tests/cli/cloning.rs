@@ -65,7 +65,7 @@ fn every_byte_arrives_and_holes_stay() {
     nbdkit.env("IRONMAP", bench.command().get_program()).current_dir(bench.path("."));
     succeed(&mut nbdkit);
     assert!(fs::read(bench.path("of-export.img")).unwrap()[..len] == expected, "by an export");
-    // The client does not request ranges without data.
+    // The client does not read the ranges of the export that contain no data.
     let log = fs::read_to_string(bench.path("requests")).unwrap();
     let reads = log.lines().filter(|line| line.contains(" Read id="));
     let count_of = |line: &str| {

@@ -54,7 +54,7 @@ fn make(bench: &Bench, args: &[&str]) -> Value {
     serde_json::from_slice(&output.stdout).unwrap()
 }
 
-/// Runs a tool in the bench's directory, and returns its output.
+/// Runs a tool in the directory of the test's files, and returns its output.
 fn ask(bench: &Bench, program: &str, args: &[&str]) -> String {
     text(&succeed(tool(program).args(args).current_dir(bench.path("."))).stdout)
 }
@@ -271,7 +271,7 @@ fn fat_of_every_size_is_sound() {
     }
 }
 
-/// A call that fails names the wrong word, and leaves the directory as it was.
+/// If a command line is wrong, the error names the wrong word, and no file in the directory is changed.
 #[test]
 fn a_call_that_fails_leaves_nothing() {
     let bench = Bench::empty();

@@ -26,7 +26,8 @@ impl Twin {
         Self::with(|_| {}, &[])
     }
 
-    /// Makes a `Twin` whose source tree also contains the files that `more` makes. After that, the requests to debugfs change its image.
+    /// Makes a `Twin`. `more` adds files to its source tree. After the image was made from this tree, debugfs runs the `requests` on the
+    /// image.
     pub(crate) fn with(more: impl FnOnce(&Path), requests: &[&str]) -> Self {
         let bench = Bench::empty();
         fill(&bench.source(), true);
@@ -50,7 +51,7 @@ impl Twin {
         self.mount.dir()
     }
 
-    /// A command that runs the program in the bench's directory.
+    /// A command that runs the program in the directory of the test's files.
     pub(crate) fn command(&self) -> Command {
         self.bench.command()
     }

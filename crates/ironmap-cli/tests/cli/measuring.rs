@@ -109,8 +109,9 @@ fn above_raw(target: &str, args: &[&str]) -> f64 {
     count(target) - count("raw:")
 }
 
-/// Compares two kinds of writes: with a method that keeps the memory of a write unchanged, and with zero copy. A method that copies costs
-/// little more than the copy itself. For the copy, valgrind counts one instruction per byte. A method that does not copy costs nothing.
+/// Compares two kinds of reads and writes: with a method that keeps the memory of a request unchanged, and with zero copy. A method that
+/// copies costs little more than the copy itself. For the copy, valgrind counts one instruction per byte. A method that does not copy costs
+/// almost nothing.
 #[test]
 fn a_copied_request_costs_at_most_so_many_instructions_above_its_copy() {
     require!([Need::Tool("valgrind"), Need::Tool("mke2fs"), Need::Variable(RELEASE)]);
@@ -121,7 +122,7 @@ fn a_copied_request_costs_at_most_so_many_instructions_above_its_copy() {
         // two calls cost 50 instructions, but save about 400 ns, because a return after a system call is slow.
         ("randread", "1", 245.0),
         ("randread", "32", 470.0),
-        // Under valgrind, requests are slow. The update of the timestamp may be counted in either row.
+        // Under valgrind, requests are slow. So an update of the timestamp may be counted for one method and not for the other.
         ("randwrite", "1", 25.0 + STAMP),
         ("randwrite", "32", 500.0),
     ] {
@@ -170,7 +171,7 @@ fn overwrites_start_no_handle_and_take_no_exclusive_lock() {
     }
 }
 
-/// Writes to unwritten extents are converted in batches. There are far fewer handles than writes.
+/// Unwritten extents that were written are converted in batches. Therefore the journal has far fewer handles than there are writes.
 #[test]
 fn unwritten_blocks_are_converted_in_batches() {
     require!([Need::Tool("mke2fs")]);

@@ -15,7 +15,7 @@ fn case(args: &[&str], code: i32, says: &'static str) -> Case {
     Case { args: args.iter().map(|arg| (*arg).to_owned()).collect(), code, says }
 }
 
-/// Runs all cases. Asserts that no case changes a file of the bench.
+/// Runs all cases. Asserts that no case changes a file in the directory of the test.
 fn refuse(bench: &Bench, cases: &[Case]) {
     let files = || -> Vec<_> {
         let entries = fs::read_dir(bench.dir.path()).unwrap().map(|entry| entry.unwrap().path());

@@ -59,7 +59,7 @@ impl Device for Once {
         if end - at.0 > PAGES as u64 * PAGE
             || self.fetch(&mut pages, at.0 / PAGE, end.div_ceil(PAGE)).is_err()
         {
-            // One of the pages may contain a sector that cannot be read, outside the requested range. So exactly this range is read.
+            // The pages may be unreadable because of a sector outside the requested range. So exactly the requested range is read.
             return self.below.read_exact_at(buf, at);
         }
         let mut done = 0;

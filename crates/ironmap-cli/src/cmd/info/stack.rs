@@ -94,7 +94,7 @@ struct Walk<'a> {
 }
 
 impl Walk<'_> {
-    /// Looks at a disk or at a part. `layers` is the number of layers that may follow.
+    /// Describes a disk or a part of a disk, and the layers in it. `layers` is the maximum number of layers from here on.
     fn look(
         &mut self,
         site: &Site,
@@ -158,7 +158,8 @@ impl Walk<'_> {
             self.tell(&part, fault);
             self.add(layer, &part, Some(&partition.name), opened, layers);
         }
-        // The physical volume of a partition belongs to the groups of the disk, which are shown once.
+        // Logical volumes are shown once, below the disk, whose volume groups contain them. So they are not shown again below the partition
+        // that is their physical volume.
         let is_part = matches!(site.part, Part::Partition(_));
         for volume in groups.volumes().filter(|_| !is_part) {
             let (group, name) = (volume.group, volume.name);

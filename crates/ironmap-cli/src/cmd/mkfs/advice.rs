@@ -6,8 +6,8 @@ use ironmap_image::place::shown;
 
 use super::Args;
 
-/// Returns the reason why the volume is too small, and a sufficient size. The size includes a third of the content for metadata, which is
-/// more than enough. Returns `None` if the failure has another cause: the volume should have been large enough.
+/// Returns the reason why the volume is too small, and a sufficient size. For the metadata, the size includes a third of the content, which
+/// is more than enough. Returns `None` if the volume should have been large enough, so that the failure has another cause.
 pub(super) fn advice(small: &TooSmall, args: &Args) -> Option<String> {
     const MIB: u64 = 1 << 20;
     let Needs { inodes, bytes, .. } = small.needs;
