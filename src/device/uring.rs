@@ -107,7 +107,8 @@ impl Attached {
     }
 }
 
-/// The ring of one thread, and the files to which it sends requests. NVMe commands need wide entries.
+/// The ring of one thread, and the files to which it sends requests. NVMe commands need the larger ring entries (128 bytes for a
+/// submission, 32 bytes for a completion).
 #[allow(private_bounds, reason = "the trait is implemented for two entry sizes only")]
 pub struct UringQueue<W: Width> {
     ring: Ring<Attached, W>,

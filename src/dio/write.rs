@@ -88,8 +88,8 @@ impl Io<'_> {
         self.write_all(to, &[IoSlice::new(&buf[done..])], at).ok()
     }
 
-    /// Writes the remaining bytes like [`go_on`](Self::go_on), for data in the pool's [own copy](super::bounce::Pool::own_copy). The data
-    /// are the first `len` bytes of this copy.
+    /// Writes the remaining bytes like [`go_on`](Self::go_on). The data are the first `len` bytes of the pool's reserved buffer, into which
+    /// [`own_copy`](super::bounce::Pool::own_copy) has copied them.
     #[cold]
     fn go_on_with_copy(
         &mut self,

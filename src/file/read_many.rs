@@ -40,13 +40,14 @@ impl<'a> ReadAt<'a> {
     }
 }
 
-/// The proof that the mapping of a read in flight is valid.
+/// The reason why the mapping of a read in flight is valid.
 pub(super) enum Proof<'q> {
     /// The map never changes.
     Always,
     /// The read has a lock on the file's content.
     Content { _inside: Inside<'q> },
-    /// The mapping is valid if the tenure with this number has not ended when the read completes.
+    /// The mapping is valid if the lease on the host file is held without interruption until the read completes. The number identifies this
+    /// period (a tenure).
     Tenure(u64),
 }
 

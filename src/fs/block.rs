@@ -75,7 +75,8 @@ impl Verified {
         }
     }
 
-    /// Returns the record for a new version in which `part` changes. All other verified parts stay verified.
+    /// Returns the record of verified checksums for a new version of the block in which `part` changes. All other verified parts stay
+    /// verified.
     fn without(&self, part: Part) -> Self {
         if self.identity.load(Ordering::Relaxed) != part.identity {
             return Self::default();

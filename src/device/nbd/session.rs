@@ -31,7 +31,7 @@ pub(super) struct Session {
     pub(super) fence: Mutex<Option<Fenced>>,
 }
 
-/// A [fence](Fence), and the range of the export that it uses.
+/// A [fence](Fence), and the position and the length of its block on the export. The fence checks that no other computer uses the device.
 #[derive(Clone, Debug)]
 pub(super) struct Fenced {
     pub(super) at: u64,

@@ -50,7 +50,7 @@ impl Io<'_> {
             let mut pieces = self.take_pieces(len, flags.contains(BioFlags::NOWAIT))?;
             let split = self.state.splits.get_mut(index).filter(|split| split.error.is_none());
             let Some(split) = split else {
-                // Another piece of this request failed during the wait. The request ends.
+                // Another transfer of this request has failed during the wait, so the request ends.
                 self.give_pieces(pieces);
                 break;
             };

@@ -130,8 +130,8 @@ impl LiveFile {
         self.handle.file.read_inline(buf, pos)
     }
 
-    /// Locks a range of the content. Shared access uses the lane of the queue, if lanes are permitted at the moment. Exclusive access uses
-    /// a range lock, as does shared access without a lane.
+    /// Locks a range of the content. For shared access, the queue normally increments its own counter (its lane). If an exclusive lock does
+    /// not permit this at the moment, and for exclusive access, a range lock is used.
     fn enter(
         &self,
         queue: &mut Queue,
