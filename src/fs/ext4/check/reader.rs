@@ -23,13 +23,14 @@ const KEPT: usize = 32 << 20;
 /// The reader of metadata in the state after the journal's recovery.
 pub(super) struct Reader<'a> {
     fs: &'a Ext4,
-    /// The cached pieces by number. Pieces that were read in one request share a buffer.
+    /// The cached pieces by number. A piece consists of adjacent blocks that are read together. Pieces that were read in one request share
+    /// a buffer.
     pieces: Cache<u64, Piece>,
     blocks_per_piece: u64,
     /// The number of the piece that follows the last read, and the number of pieces in that read.
     next: u64,
     sequence: u64,
-    /// The blocks that the caller has announced.
+    /// The blocks that were read ahead at the caller's request.
     ahead: Ahead,
     queue: AheadQueue<'a>,
 }
@@ -54,7 +55,7 @@ impl Bytes {
         Self { buffer: Arc::new(content.to_vec().into()), at: 0, len: content.len() }
     }
 
-    /// Returns a part of these bytes.
+    /// Returns the `len` bytes at offset `at` of this block. The bytes are not copied.
     pub(super) fn part(&self, at: usize, len: usize) -> Self {
         debug_assert!(at + len <= self.len);
         Self { buffer: Arc::clone(&self.buffer), at: self.at + at, len }
@@ -97,8 +98,8 @@ impl<'a> Reader<'a> {
         self.ahead.read(&mut self.queue, runs.map(bytes).collect());
     }
 
-    /// Returns a block that was read ahead. Returns `None` for a block in the overlay, because its current content is elsewhere on the
-    /// device.
+    /// Returns a block that was read ahead. Returns `None` for a block whose current content is in the journal, because the block that was
+    /// read ahead is outdated.
     fn announced(&self, block: FsBlock) -> Option<Bytes> {
         let size = self.fs.superblock.block_size;
         let (buffer, at) = self.ahead.get(size.offset_of(block).0, size.bytes())?;
