@@ -139,7 +139,7 @@ pub(crate) struct State {
     through_flushes: ThroughFlushes,
     simple: bool,
     stats: Stats,
-    /// Requests of several bios.
+    /// Queued requests that consist of several bios.
     splits: Slab<SplitRequest>,
     /// Requests of the short path, each of which copies its data through one bounce buffer.
     shorts: Slab<Short>,
@@ -316,8 +316,8 @@ pub(crate) fn read_now<Q: DeviceQueue, M: MapFile>(
         }
         Err(reason) => {
             state.stats.miss(reason);
-            // The calls below get copies of the target and the request. A value that is passed by reference must be in memory. With the
-            // copies, the simple path keeps the values in registers, and only these calls write them to memory.
+            // The functions that are called below get copies of the target and the request. A value that is passed by reference must be in
+            // memory. With the copies, the simple path keeps the values in registers, and only these calls write the values to memory.
             let target = *target;
             let Request { pos, flags, .. } = *request;
             if target.geometry.copies_reads()
@@ -413,8 +413,8 @@ pub(crate) fn submit_read<Q: DeviceQueue, M: MapFile>(
     }
 }
 
-/// Returns a completion, if there is one. [`wait`] counts a request as complete even if its transfer was short. If only such a request is
-/// left, this function waits until the rest is transferred.
+/// Returns a completion, if there is one. [`wait`] counts a request as complete even if its transfer was short. If only such a request
+/// remains, this function waits until the rest is transferred.
 #[inline(always)]
 pub(crate) fn pop<Q: DeviceQueue>(queue: &mut Q, state: &mut State) -> Option<Completion> {
     loop {

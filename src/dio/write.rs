@@ -162,7 +162,7 @@ pub(crate) fn write_now<M: MapFile>(
     let copied = target.geometry.copied.writes_of(request.source);
     let addresses = bufs.iter().map(|buf| (buf.as_ptr().addr(), buf.len()));
     let direct = plan::is_direct(target, copied, request, addresses);
-    // Only transfers through bounce buffers are checked: a direct transfer needs no slots and no bounce buffers.
+    // Only transfers through bounce buffers are checked for NOWAIT: a direct synchronous transfer needs no slots and no bounce buffers.
     if !direct {
         plan::check_room(queue, state, &plan, request, direct)?;
         state.stats.bounced += 1;

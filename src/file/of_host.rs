@@ -26,7 +26,7 @@ pub(crate) struct HostHandle {
 /// The result of an attempt to read from the device without the kernel's file system.
 enum Attempt {
     Done(Result<usize>),
-    /// The raw read has failed, or its data are not valid. The kernel must read the data instead.
+    /// The read from the device has failed, or its data are not valid, because the lease has ended. The kernel must read the data instead.
     Kernel,
     /// The queue has not yet prepared its access to the file in the present tenure (a period under one lease). The value is the number of
     /// this tenure.
@@ -90,7 +90,8 @@ impl HostHandle {
         self.judge(queue, tenure, result)
     }
 
-    /// Returns the device offset of a raw read in a batch. Returns `None` if the read must be carried out separately.
+    /// Returns the device offset of one read of a batch, if the read can go directly to the device. Returns `None` if the read must be
+    /// carried out separately.
     #[inline(always)]
     pub(super) fn place(
         &self,
@@ -122,7 +123,7 @@ impl HostHandle {
         valid
     }
 
-    /// Determines whether the kernel must repeat a raw read.
+    /// Determines whether the kernel must repeat a read that went directly to the device.
     #[inline(always)]
     fn judge(&self, queue: &mut Queue, tenure: u64, result: Result<usize>) -> Attempt {
         match &result {

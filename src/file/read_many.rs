@@ -138,7 +138,7 @@ impl Queue {
         }
     }
 
-    /// Carries out the reads that pass the gate. Returns one bit for each read that must be carried out separately.
+    /// Carries out the reads that need only one bio. Returns one bit for each read that must be carried out separately.
     fn read_together(&mut self, reads: &mut [ReadAt<'_>], flags: DioFlags, merge: bool) -> u64 {
         let Self { device, state, lanes, views, .. } = self;
         let (lanes, views) = (lanes.as_deref(), &*views);

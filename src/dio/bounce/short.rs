@@ -1,7 +1,7 @@
 //! The short path: one extent, one bounce buffer (a piece), one transfer, and no list of mappings. A request takes this path if it meets
 //! all conditions of the simple path (one bio, mapping in memory), except that its data must be copied.
 //!
-//! If no piece is free, the request takes the generic path instead.
+//! If no bounce buffer is free, the request takes the generic path, which can wait for a buffer.
 
 use super::{PIECE, is_long};
 use crate::bio::{Bio, BioEnd, BioOp, Buffer, CompletionWork, Done, Memory};

@@ -69,7 +69,8 @@ impl SplitRequest {
             rest: VecDeque::new(),
             shape: Shape::Flat,
             bounced: None,
-            // The submission counts as one part. So early completions of bios do not end the request during the submission.
+            // During the submission, the request has one additional part. So bios that complete early do not end the request during the
+            // submission.
             in_flight: 1,
             error: None,
             retries: RETRIES,

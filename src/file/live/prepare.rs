@@ -99,9 +99,9 @@ impl LiveFile {
         queue.alone(|| self.handle.file.zero_tail())
     }
 
-    /// Prepares a write whose position is known. The caller has locked the content. If the inode has changed, the view of the file is
-    /// updated. The inode can change although the content is locked: an append may have waited for its position, and changes of attributes
-    /// do not lock the content.
+    /// Prepares a write whose position is known. The caller has locked the content. If the inode has changed, the queue's copy of the size
+    /// and the map (the view) is updated. The inode can change although the content is locked: an append may have waited for its position,
+    /// and changes of attributes do not lock the content.
     pub(super) fn prepare_held(
         &self,
         queue: &mut Queue,

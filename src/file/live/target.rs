@@ -47,8 +47,8 @@ pub(super) fn stamp_overwrite(view: &View, file: &LiveFile) {
 }
 
 impl LiveFile {
-    /// The target of a request that has locked the content. The size and the map come from the same read of the inode. If the map were
-    /// older than the size, newly appended data would be read as zeros.
+    /// The properties of the file for a request that has locked the content. The size and the map come from the same read of the inode. If
+    /// the map were older than the size, newly appended data would be read as zeros.
     pub(super) fn target<'a>(
         &'a self,
         views: &'a mut Views,

@@ -238,7 +238,8 @@ impl Blocks {
         self.cache.remove(&block);
     }
 
-    /// Records that a version was written to its home location. If that version is still the newest version, the block becomes clean.
+    /// Records that a version of a block was written to the block's home location. If that version is still the newest version, the block
+    /// no longer counts as changed.
     pub(super) fn written(&self, block: FsBlock, version: &Block) {
         self.dirty.convert(block, version, |content| self.cache.insert(block, content));
     }

@@ -14,7 +14,7 @@ const CHUNK: u32 = 64;
 
 /// The summary of a group.
 pub(super) struct GroupState {
-    /// The number of available clusters, which are free in the bitmap and not kept back.
+    /// The number of available clusters: free in the bitmap, and not excluded from allocation until a commit or a discard ends.
     pub(super) available: AtomicU32,
     /// No run of available clusters is longer than this limit.
     pub(super) longest: AtomicU32,

@@ -157,7 +157,7 @@ impl<'a> Lists<'a> {
         self.in_block.is_empty()
     }
 
-    /// The value inodes to which the block's list refers.
+    /// The separate inodes of attribute values to which the list in the attribute block refers.
     pub(super) fn values_of_block(&self) -> Vec<InodeNo> {
         values(&self.in_block).collect()
     }
@@ -167,7 +167,8 @@ impl<'a> Lists<'a> {
         values(&self.in_inode).chain(values(&self.in_block)).count()
     }
 
-    /// The charge for the inode's values in separate inodes. A shared value is also charged in full.
+    /// The number of blocks and of inodes that are charged to the inode for its attribute values in separate inodes. A value that several
+    /// attributes share is charged in full for each of them.
     pub(super) fn charged(&self) -> Charged {
         let sb = self.superblock();
         let mut charged = Charged::default();
@@ -205,8 +206,8 @@ impl<'a> Lists<'a> {
                 return Err(place.corrupt("the inode is too small for the list of attributes"));
             };
             magic.copy_from_slice(&MAGIC.to_le_bytes());
-            // In the inode's own list, only the entries with a value inode have a hash. Other hashes are useful only in attribute blocks,
-            // which inodes can share.
+            // In the inode's own list, only the entries whose value is in a separate inode have a hash. Other hashes are useful only in
+            // attribute blocks, which inodes can share.
             lay_out(&self.in_inode, list, 0, |entry| match entry.value {
                 Value::Here(_) => 0,
                 Value::Inode(..) => entry.hash,

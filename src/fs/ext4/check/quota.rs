@@ -16,7 +16,7 @@ use crate::fs::ext4::{ROOT as ROOT_INODE, RoCompat};
 use crate::sorting::Sorting;
 use crate::units::FsBlock;
 
-/// The space and the inodes that are charged to an id.
+/// The space and the number of inodes that are charged to the id of a user, group or project.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 struct Account {
     bytes: u64,

@@ -205,7 +205,7 @@ impl Checker<'_> {
         }
     }
 
-    /// Checks a value in a separate inode. Returns the sizes that are charged to the inode that uses the value.
+    /// Checks a value in a separate inode. Returns the number of blocks and of inodes that are charged to the inode that uses the value.
     fn check_large_value(
         &mut self,
         inode: &Found,

@@ -125,11 +125,11 @@ impl Past {
     }
 }
 
-/// The transactions that have been found so far.
+/// The transactions that the scan of the log has found so far.
 #[derive(Default)]
 struct Found {
     transactions: HashMap<u32, Transaction>,
-    /// The number of copies and revocations that have been found.
+    /// The number of block copies and revocations that the scan of the log has found so far.
     blocks: usize,
 }
 
@@ -143,8 +143,8 @@ impl Found {
         })
     }
 
-    /// Adds the copies that a descriptor block lists, if their checksums are correct. Returns the number of log blocks after the descriptor
-    /// block that contain copies.
+    /// Adds the block copies that a descriptor block lists, if their checksums are correct. Returns the number of log blocks with copies
+    /// after the descriptor block.
     fn take_copies(
         &mut self,
         log: &Log,
