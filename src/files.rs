@@ -35,7 +35,7 @@ pub trait Files {
     /// The engine of the store's queues. [`Engine::Auto`] means that the caller has provided the device.
     fn engine(&self) -> Engine;
 
-    /// The reason why the [engine](Self::engine) is psync although the options of the store permit io_uring.
+    /// The reason why the queues use system calls (the [engine](Self::engine) psync) although the options of the store permit io_uring.
     fn no_io_uring(&self) -> Option<NoIoUring> {
         None
     }

@@ -61,8 +61,8 @@ impl Namespace {
         })
     }
 
-    /// Refuses a namespace with metadata, unless the metadata are tuples that this crate can compute. Each command must transfer the
-    /// metadata too.
+    /// Refuses a namespace with metadata, because each command must transfer the metadata too. Metadata that are protection tuples are
+    /// permitted if this crate can compute the tuples.
     pub(super) fn check_metadata(&self, protection: Option<&DeviceProtection>) -> Result<()> {
         let tuples = protection.and_then(|protection| protection.tuples);
         match (self.id.metadata, tuples) {
@@ -114,8 +114,8 @@ impl Namespace {
                 false => ThroughFlushes::Never,
             },
             volatile_cache: self.volatile_cache,
-            // The tuples of a write are computed from the memory before the device receives the data. If the memory changed after that, the
-            // tuples would not match.
+            // The protection tuples of a write are computed from the memory before the device receives the data. If the memory changed
+            // after that, the tuples would not match the data.
             stable_writes: self.id.metadata != 0,
             // An io_uring submits an NVMe command without waiting.
             nowait: true,

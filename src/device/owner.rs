@@ -279,8 +279,8 @@ impl Claim {
         }
     }
 
-    /// Whether a loop device of this length may use this image or device. For an image the answer is always true, because the image's
-    /// length may have changed.
+    /// Whether a loop device of this length could use this image or device. For an image the answer is always true, because the image's
+    /// length may have changed since the loop device was created.
     fn may_be_behind(&self, dir: &Path) -> bool {
         let Self::Devices(own) = self else { return true };
         let bytes = |name: &str| text(&dir.join("loop").join(name))?.parse::<u64>().ok();

@@ -143,7 +143,7 @@ struct ProtectedQueue<W: Width> {
     ring: Ring<Carried, W>,
     to: RingFile,
     free: Vec<Tuples>,
-    /// Memory to assemble an interval whose bytes are in several buffers.
+    /// Memory in which a protection interval (the data that one tuple protects) is assembled if its bytes are in several buffers.
     parted: Vec<u8>,
     /// The bounce buffer for writes from memory that a caller lends. Another thread could change the lent memory, and the tuples would then
     /// not match the data.
@@ -221,7 +221,8 @@ impl<W: Width> ProtectedQueue<W> {
         });
     }
 
-    /// Verifies the data of a read. The device does not check the tuples of this request, because it would not report which field is wrong.
+    /// Compares the data of a read with their tuples. The device is not asked to make this check, because it would not report which field
+    /// of a tuple is wrong.
     fn verify<'a>(
         &mut self,
         tuples: &Tuples,

@@ -29,8 +29,9 @@ impl Psync {
     pub fn new(file: Arc<BlockFile>) -> Self {
         let mut limits = *file.limits();
         if limits.through_flushes == ThroughFlushes::OfCalls {
-            // The kernel may flush for write-through system calls. The queued requests of this device are also system calls, so the kernel
-            // may flush for these requests too.
+            // `OfCalls` means that the kernel may flush the device during a write-through system call, but not during a write-through
+            // request of io_uring. This device makes a system call for a queued request too, so the kernel may flush during every
+            // write-through request.
             limits.through_flushes = ThroughFlushes::Always;
         }
         Self { file, limits }

@@ -227,7 +227,8 @@ macro_rules! with_below {
 pub(crate) use with_below;
 
 /// Forwards methods of [`DeviceQueue`] to another queue, which the macro `$with` selects. The first argument names the methods: `requests`
-/// for all of them, `progress` for the methods that move requests forward, or `resources` for files and registered memory.
+/// for all methods of requests, `progress` only for the flush, the commit, the drain and the questions about free slots and new
+/// completions, or `resources` for files and registered memory.
 macro_rules! through_queue {
     (requests, $with:ident) => {
         $crate::device::through_queue!(progress, $with);

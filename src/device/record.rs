@@ -105,7 +105,7 @@ impl Record {
     }
 }
 
-/// The layer of a [`Record`].
+/// The layer of a [`Record`] device. It logs each request before the device below receives the request.
 #[derive(Debug, Default)]
 pub struct Recorder(Mutex<Log>);
 
@@ -122,7 +122,8 @@ impl Recorder {
     }
 }
 
-/// The ticket of a read.
+/// The value of `Verdict::ticket` for a read, which has no entry in the log. For any other request, the ticket is the index of the
+/// request's entry.
 const UNRECORDED: u64 = u64::MAX;
 
 impl Layer for Recorder {

@@ -69,7 +69,7 @@ impl Sim {
     }
 }
 
-/// The layer of a [`Sim`].
+/// The layer of a [`Sim`] device. It decides which requests fail.
 #[derive(Debug)]
 pub struct Faulty {
     faults: Mutex<Faults>,

@@ -107,7 +107,8 @@ impl Attached {
     }
 }
 
-/// The ring of one thread, and the files to which it sends requests. NVMe commands need wide entries.
+/// The ring of one thread, and the files to which it sends requests. NVMe commands need the larger ring entries (128 bytes for a
+/// submission, 32 bytes for a completion).
 #[allow(private_bounds, reason = "the trait is implemented for two entry sizes only")]
 pub struct UringQueue<W: Width> {
     ring: Ring<Attached, W>,
@@ -358,7 +359,8 @@ impl<W: Width> DeviceQueue for UringQueue<W> {
         self.ring.pop_by(|request, raw| {
             let (memory, Attached { end, .. }) = request.as_ref()?;
             let whole = end.whole().filter(|_| result(raw) == Ok(memory.len()));
-            // Only the memory is moved out of the slot. The other fields of the bio stay there, because moving them costs instructions.
+            // Only the memory of the bio is moved out of the bio's slot in the ring. The other fields of the bio stay in the slot, because
+            // moving them costs instructions.
             let Some((token, slot)) = whole else {
                 let (memory, attached) = request.take()?;
                 return Some(Err(Done { bio: attached.join(memory), result: result(raw) }));

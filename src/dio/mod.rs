@@ -108,7 +108,7 @@ const _: () = assert!(
 /// The properties of the request's file.
 pub(crate) struct Target<'a, M> {
     pub(crate) map: &'a M,
-    /// The device to which the offsets in the map belong.
+    /// The device on which the file's blocks are. The map returns offsets on this device.
     pub(crate) dev: Dev,
     /// The limits of requests to the file.
     pub(crate) geometry: &'a Geometry,
@@ -139,23 +139,24 @@ pub(crate) struct State {
     through_flushes: ThroughFlushes,
     simple: bool,
     stats: Stats,
-    /// Requests of several bios.
+    /// Queued requests that consist of several bios.
     splits: Slab<SplitRequest>,
     /// Requests of the short path, each of which copies its data through one bounce buffer.
     shorts: Slab<Short>,
     finished: VecDeque<Completion>,
-    /// Whether a completion was popped since the last [`Self::take_fresh`]. A completion that came from the device's queue does not count.
+    /// Whether a completion from the list `finished` was popped since the last [`Self::take_fresh`]. A completion that was popped directly
+    /// from the device's queue does not set this field.
     fresh: bool,
     /// The number of requests that were submitted but not yet popped.
     outstanding: usize,
     /// Whether the caller has called [`wait`] since its last [`poll`].
     waited: bool,
-    /// The number of requests that [`wait`] has counted as complete although their transfers were short. The number is increased when the
-    /// completion of a short transfer is popped. So completions of full transfers need no additional work.
+    /// The number of requests that [`wait`] has counted as complete although their transfers were short or failed. The number is increased
+    /// when the completion of such a transfer is popped. So completions of full transfers need no additional work.
     counted_early: usize,
     /// The bounce buffers of the queue.
     pool: Pool,
-    /// The memory of the last plan, which the next plan uses again.
+    /// The memory of the last list of mappings (plan). The next request that needs such a list uses this memory again.
     spare_plan: Vec<Iomap>,
     /// The files that can change, and this queue's requests to these files.
     pub(crate) files: QueueFiles,
@@ -237,8 +238,9 @@ impl State {
         self.finished.push_back(completion);
     }
 
-    /// Returns the result of [`DeviceQueue::take_fresh`] for requests that complete without the device: reads of holes and reads past the
-    /// end of the file.
+    /// Whether a completion from the list `finished` was popped since the last call. [`DeviceQueue::take_fresh`] gives the same information
+    /// for completions of the device's queue. It does not count reads of holes and reads past the end of the file, which complete without
+    /// the device.
     #[inline(always)]
     pub(crate) fn take_fresh(&mut self) -> bool {
         std::mem::take(&mut self.fresh)
@@ -314,8 +316,8 @@ pub(crate) fn read_now<Q: DeviceQueue, M: MapFile>(
         }
         Err(reason) => {
             state.stats.miss(reason);
-            // The calls below get copies of the target and the request. A value that is passed by reference must be in memory. With the
-            // copies, the simple path keeps the values in registers, and only these calls write them to memory.
+            // The functions that are called below get copies of the target and the request. A value that is passed by reference must be in
+            // memory. With the copies, the simple path keeps the values in registers, and only these calls write the values to memory.
             let target = *target;
             let Request { pos, flags, .. } = *request;
             if target.geometry.copies_reads()
@@ -395,7 +397,8 @@ pub(crate) fn submit_read<Q: DeviceQueue, M: MapFile>(
         Memory::Vectored(_) => Err(NotSimple::Vectored),
     };
     match gate {
-        // One bio cannot describe a range lock. So a request on the simple path has locked the content through the lane, or needs no lock.
+        // One bio cannot describe a range lock. So a request on the simple path needs no lock, or has the shared lock of its queue (the
+        // lane) on the file's content.
         Ok(at) if target.is_light() => {
             queued::submit_whole(queue, state, target, at, memory, request)?;
             state.stats.simple_hits += 1;
@@ -410,8 +413,8 @@ pub(crate) fn submit_read<Q: DeviceQueue, M: MapFile>(
     }
 }
 
-/// Returns a completion, if there is one. [`wait`] may have counted a request whose transfer was short. This function then waits until the
-/// rest is transferred.
+/// Returns a completion, if there is one. [`wait`] counts a request as complete even if its transfer was short. If only such a request
+/// remains, this function waits until the rest is transferred.
 #[inline(always)]
 pub(crate) fn pop<Q: DeviceQueue>(queue: &mut Q, state: &mut State) -> Option<Completion> {
     loop {
@@ -482,8 +485,8 @@ impl Io<'_> {
         let there = |state: &State| state.finished.len() + state.files.unsynced();
         let before = there(self.state);
         self.complete(done);
-        // The completions that `complete` has just added are also counted in `finished` or `unsynced`. So they are subtracted from the
-        // requests that were counted early.
+        // `complete` may have added completions to `finished` or `unsynced`. [`wait`] counts the entries of these lists too. So the added
+        // completions are subtracted from the requests that were counted early, and no request is counted twice.
         self.state.counted_early =
             self.state.counted_early.saturating_sub(there(self.state) - before);
     }
@@ -583,7 +586,7 @@ impl<M> Target<'_, M> {
         TransferTo { dev: self.dev, sector_mask: self.geometry.sector_mask, flags }
     }
 
-    /// Whether one bio can describe the request's lock on the content.
+    /// Whether one bio can describe the request's lock on the file's content: the request has no lock, or the shared lock of its queue.
     #[inline(always)]
     fn is_light(&self) -> bool {
         self.live.is_none_or(|holding| holding.is_light())

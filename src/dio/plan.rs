@@ -157,7 +157,7 @@ pub(super) fn bio_flags<M>(
     if several { flags - (BioFlags::HIPRI | BioFlags::NOWAIT) } else { flags }
 }
 
-/// The completion work of a write with this plan.
+/// The work that must be done when a write with these mappings completes, for example the conversion of unwritten extents.
 pub(super) fn left_by(plan: &[Iomap]) -> CompletionWork {
     plan.iter().filter_map(Iomap::completion_work).collect()
 }

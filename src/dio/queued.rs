@@ -142,8 +142,8 @@ impl Io<'_> {
             if let Err(errno) = self.queue.wait(1) {
                 return Err((errno, bio));
             }
-            // One completion frees one slot. The completion may lead to the submission of another part, which uses the slot. The loop then
-            // waits again.
+            // One completion frees one slot. The processing of the completion may submit another part of a split request, which uses the
+            // slot. The loop then waits again.
             if let Some(done) = self.queue.pop() {
                 self.complete(done);
             }

@@ -14,13 +14,13 @@ use crate::bio::CompletionWork;
 use crate::iomap::{Iomap, IomapFlags, IomapType, MapFile};
 use crate::units::{DevOffset, FilePos};
 
-/// The device offset and the completion work of a write that passes the gate.
+/// The device offset of a write on the simple path, and the work that must be done when the write completes.
 pub(crate) type Passed = (DevOffset, CompletionWork);
 
 /// Flags that the simple path does not support.
 const REFUSED: DioFlags = DioFlags::FORCE_WAIT.union(DioFlags::BOUNCE);
 
-/// The gate for a read. Returns the device offset, or the reason why the read cannot take the simple path.
+/// Checks whether a read can take the simple path. Returns the device offset, or the reason why the read cannot take this path.
 ///
 /// All callers ensure three conditions: the request is a read, the read does not continue an earlier part of a request, and the file is not
 /// encrypted.
@@ -35,7 +35,7 @@ pub(super) fn gate<M: MapFile>(
     gate_read(state, target, request, address, copied, target.geometry.block)
 }
 
-/// The gate for a read whose data are copied through a bounce buffer. The length of the read is at most one bio.
+/// Checks whether one bio can carry out a read whose data are copied through a bounce buffer. The length of the read is at most one bio.
 #[inline(always)]
 pub(super) fn gate_copied<M: MapFile>(
     state: &State,
@@ -48,7 +48,7 @@ pub(super) fn gate_copied<M: MapFile>(
     gate_read(state, target, request, address, aligned, most)
 }
 
-/// The gate for a read into lent memory that needs no copy. The length of the read is at most one bio.
+/// Checks whether one bio can carry out a read directly into lent memory, without a copy. The length of the read is at most one bio.
 #[inline(always)]
 pub(super) fn gate_lent<M: MapFile>(
     state: &State,
@@ -89,8 +89,9 @@ fn written_since<M: MapFile>(map: &M, pos: FilePos, len: usize) -> Result<DevOff
     }
 }
 
-/// The gate for a write. `copied` contains the address bits that require a copy. Memory with one of these bits does not pass. The length of
-/// the write is at most one bio. If the extent is unwritten, it must be converted after the write.
+/// Checks whether a write can take the simple path. `copied` contains the address bits that require a copy. A write from memory with one of
+/// these bits in its address cannot take this path. The length of the write is at most one bio. If the extent is unwritten, it must be
+/// converted after the write.
 #[inline(always)]
 pub(super) fn gate_write<M: MapFile>(
     state: &State,

@@ -88,8 +88,8 @@ impl Io<'_> {
         self.write_all(to, &[IoSlice::new(&buf[done..])], at).ok()
     }
 
-    /// Writes the remaining bytes like [`go_on`](Self::go_on), for data in the pool's [own copy](super::bounce::Pool::own_copy). The data
-    /// are the first `len` bytes of this copy.
+    /// Writes the remaining bytes like [`go_on`](Self::go_on). The data are the first `len` bytes of the pool's reserved buffer, into which
+    /// [`own_copy`](super::bounce::Pool::own_copy) has copied them.
     #[cold]
     fn go_on_with_copy(
         &mut self,
@@ -162,7 +162,7 @@ pub(crate) fn write_now<M: MapFile>(
     let copied = target.geometry.copied.writes_of(request.source);
     let addresses = bufs.iter().map(|buf| (buf.as_ptr().addr(), buf.len()));
     let direct = plan::is_direct(target, copied, request, addresses);
-    // Only transfers through bounce buffers are checked: a direct transfer needs no slots and no bounce buffers.
+    // Only transfers through bounce buffers are checked for NOWAIT: a direct synchronous transfer needs no slots and no bounce buffers.
     if !direct {
         plan::check_room(queue, state, &plan, request, direct)?;
         state.stats.bounced += 1;

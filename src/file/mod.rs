@@ -22,7 +22,7 @@ use crate::iomap::{self, Iomap, MapFile, Mappings, WriteAt};
 use crate::queue::Queue;
 use crate::units::{FilePos, InodeNo};
 
-/// The number of bytes in a piece. [`File::read_all`] reads a file piece by piece.
+/// The number of bytes that [`File::read_all`] reads in one step.
 const READ_PIECE: u64 = 1 << 20;
 
 /// A file that is open for direct I/O. Several threads can use one file. Each thread needs its own [`Queue`]. A clone costs little.

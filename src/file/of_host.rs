@@ -26,9 +26,10 @@ pub(crate) struct HostHandle {
 /// The result of an attempt to read from the device without the kernel's file system.
 enum Attempt {
     Done(Result<usize>),
-    /// The raw read has failed, or its data are not valid. The kernel must read the data instead.
+    /// The read from the device has failed, or its data are not valid, because the lease has ended. The kernel must read the data instead.
     Kernel,
-    /// The queue has no lane for the present tenure of the lease. The value is the number of this tenure.
+    /// The queue has not yet prepared its access to the file in the present tenure (a period under one lease). The value is the number of
+    /// this tenure.
     Unknown(u64),
 }
 
@@ -89,7 +90,8 @@ impl HostHandle {
         self.judge(queue, tenure, result)
     }
 
-    /// Returns the device offset of a raw read in a batch. Returns `None` if the read must be carried out separately.
+    /// Returns the device offset of one read of a batch, if the read can go directly to the device. Returns `None` if the read must be
+    /// carried out separately.
     #[inline(always)]
     pub(super) fn place(
         &self,
@@ -112,7 +114,8 @@ impl HostHandle {
         })
     }
 
-    /// Whether the data of a raw read are valid. This is true if the lease's tenure has not ended.
+    /// Whether the data of a raw read are valid. This is true if ironmap has had the lease without interruption since the start of this
+    /// tenure.
     #[inline(always)]
     pub(super) fn stayed_valid(&self, state: &mut State, tenure: u64) -> bool {
         let valid = self.open.is_valid_for(tenure);
@@ -120,7 +123,7 @@ impl HostHandle {
         valid
     }
 
-    /// Determines whether the kernel must repeat a raw read.
+    /// Determines whether the kernel must repeat a read that went directly to the device.
     #[inline(always)]
     fn judge(&self, queue: &mut Queue, tenure: u64, result: Result<usize>) -> Attempt {
         match &result {
@@ -134,7 +137,8 @@ impl HostHandle {
         }
     }
 
-    /// Creates the queue's lane for the tenure, and reads through this lane. If that is not possible, reads through the kernel.
+    /// Prepares the queue's access to the file in this tenure (a period under one lease), and reads from the device. If that is not
+    /// possible, reads through the kernel.
     #[cold]
     #[inline(never)]
     fn read_first(
@@ -152,7 +156,8 @@ impl HostHandle {
         self.read_kernel(queue, &mut [IoSliceMut::new(buf)], request)
     }
 
-    /// Creates the queue's lane for a tenure. Returns false if this fails. The kernel must then serve the request.
+    /// Prepares the queue's access to the file (its lane) in this tenure (a period under one lease). Returns false if this fails. The
+    /// kernel must then serve the request.
     fn learn(&self, queue: &mut Queue, tenure: u64) -> bool {
         let Queue { device, state, lanes: Some(lanes), .. } = queue else { return false };
         if !Tenure::is_raw(tenure) {
@@ -160,7 +165,7 @@ impl HostHandle {
         }
         match lanes.learn(device, state, &self.open, tenure) {
             Ok(()) => true,
-            // The tenure has already ended. The kernel must serve the request.
+            // The lease that began this tenure has already ended. The kernel must serve the request.
             Err(Errno::EAGAIN) => false,
             Err(errno) => {
                 self.open
@@ -237,7 +242,8 @@ impl HostHandle {
         self.submit_first(queue, memory, &first, tenure)
     }
 
-    /// Creates the queue's lane for the tenure, and submits through this lane. If that is not possible, submits to the kernel.
+    /// Prepares the queue's access to the file in this tenure (a period under one lease), and submits the read to the device. If that is
+    /// not possible, submits the read to the kernel.
     #[cold]
     #[inline(never)]
     fn submit_first(
@@ -302,8 +308,8 @@ impl HostHandle {
                 Err(Rejected::boxed(error, memory))
             }
             result => {
-                // This completion is popped like all other completions. A pop finds the caller's token in the booking of the request, so a
-                // booking is created here.
+                // This completion is popped like all other completions. A pop finds the caller's token in a table of requests (`lanes`), so
+                // the request gets an entry in this table.
                 let token = lanes.begin_done(token, pos);
                 state.finish(Completion { token, memory, result });
                 Ok(())

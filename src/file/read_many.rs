@@ -40,13 +40,14 @@ impl<'a> ReadAt<'a> {
     }
 }
 
-/// The proof that the mapping of a read in flight is valid.
+/// The reason why the mapping of a read in flight is valid.
 pub(super) enum Proof<'q> {
     /// The map never changes.
     Always,
     /// The read has a lock on the file's content.
     Content { _inside: Inside<'q> },
-    /// The mapping is valid if the tenure with this number has not ended when the read completes.
+    /// The mapping is valid if the lease on the host file is held without interruption until the read completes. The number identifies this
+    /// period (a tenure).
     Tenure(u64),
 }
 
@@ -137,7 +138,7 @@ impl Queue {
         }
     }
 
-    /// Carries out the reads that pass the gate. Returns one bit for each read that must be carried out separately.
+    /// Carries out the reads that need only one bio. Returns one bit for each read that must be carried out separately.
     fn read_together(&mut self, reads: &mut [ReadAt<'_>], flags: DioFlags, merge: bool) -> u64 {
         let Self { device, state, lanes, views, .. } = self;
         let (lanes, views) = (lanes.as_deref(), &*views);

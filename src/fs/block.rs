@@ -20,8 +20,8 @@ struct Content {
 /// The verified checksums of one version of a block. A verified checksum is not computed again.
 #[derive(Default)]
 struct Verified {
-    /// The kind and number of the structure for which the block was first verified; 0 before the first verification. A reader of another
-    /// structure verifies the block each time.
+    /// The kind and the number of the structure (for example an inode) for which the block was first verified; 0 before the first
+    /// verification. If a block is read as another structure, it is verified each time.
     identity: AtomicU64,
     /// A bit for each verified part.
     parts: AtomicU64,
@@ -35,7 +35,7 @@ pub(crate) struct Part {
 }
 
 impl Part {
-    /// The part for a block that belongs to one inode and has one checksum. The identity of the part contains the inode number. The
+    /// Describes a block that belongs to one inode and has one checksum. The kind and the inode number identify the structure. The inode's
     /// generation is not needed, because an inode with a new generation gets new blocks.
     pub(crate) fn whole(kind: impl Into<u8>, owner: InodeNo) -> Self {
         Self { identity: identity(kind, owner.0), index: 0 }
@@ -48,7 +48,8 @@ impl Part {
         Self { identity: identity(kind, u64::from(number - index)), index }
     }
 
-    /// The bit of the part, or 0 if there is no bit for this part. A part without a bit is verified each time.
+    /// The bit that records the verification of this part, or 0 if there is no bit for this part. A part without a bit is verified each
+    /// time.
     fn bit(self) -> u64 {
         1_u64.checked_shl(self.index).unwrap_or(0)
     }
@@ -66,7 +67,7 @@ impl Verified {
     }
 
     fn add(&self, part: Part) {
-        // The identity never changes after it is set, so each bit of `parts` belongs to this identity.
+        // The identity (kind and number of the structure) never changes after it is set, so each bit of `parts` belongs to this identity.
         let identity = &self.identity;
         let before =
             identity.compare_exchange(0, part.identity, Ordering::Relaxed, Ordering::Relaxed);
@@ -75,7 +76,8 @@ impl Verified {
         }
     }
 
-    /// Returns the record for a new version in which `part` changes. All other verified parts stay verified.
+    /// Returns the record of verified checksums for a new version of the block in which `part` changes. All other verified parts stay
+    /// verified.
     fn without(&self, part: Part) -> Self {
         if self.identity.load(Ordering::Relaxed) != part.identity {
             return Self::default();

@@ -149,8 +149,8 @@ impl Nbd {
     ///
     /// # Errors
     /// `NotFound` if the server has no such export; `ReadOnly` if the export refuses writes; `Unsupported` if the export is opened for
-    /// writing and the server has no flush command (the address can permit this); `Io` with the errno of the connection; `Corrupt` for a
-    /// server that violates the protocol.
+    /// writing, the server has no flush command, and the address does not contain `?flush=none`; `Io` with the errno of the connection;
+    /// `Corrupt` for a server that violates the protocol.
     pub fn open(address: &Address, write: bool) -> Result<Self> {
         let (session, socket) = Session::open(address)?;
         let export = session.export;
@@ -162,7 +162,8 @@ impl Nbd {
             let what = "the server has no flush command, so written data may not be durable: with ?flush=none in the address, each completed write counts as durable";
             return refused(ErrorKind::Unsupported, what);
         }
-        // If the last unit of an export is shorter than the others, it can be read but not written.
+        // A write must consist of whole units of the server. So if the last unit of an export is shorter than the others, this unit can be
+        // read but not written.
         let unit = if write { export.unit() } else { export.blocks.minimum.max(1) };
         let size = export.size / u64::from(unit) * u64::from(unit);
         let link = Arc::new(Link::over(&session, socket));
@@ -224,7 +225,8 @@ impl Nbd {
         client.map_err(|errno| Error::io(errno, "create a queue").at(&self.session.address))
     }
 
-    /// Runs a call on an idle client of the common link.
+    /// Runs `call` over the connection that all queues share (the common link), with a client that no other call uses. `what` names the
+    /// operation in an error.
     fn call<T>(
         &self,
         what: impl fmt::Display,
@@ -302,7 +304,8 @@ impl Device for Nbd {
                 Err(_) => Ok(None),
             }
         };
-        // If the device is open for writing, only one extent is requested. The device's own writes would soon invalidate a longer answer.
+        // If the device is open for writing, the server is asked for the status of only one extent. The device's own writes would soon make
+        // a longer answer outdated.
         if self.is_writable {
             let first = ask(u64::MAX, true)?;
             return Ok(first.map_or(at..end, |extents| data_of(&extents, at)));
@@ -317,7 +320,8 @@ impl Device for Nbd {
             }
             known.range
         };
-        // The lock is not held during the request, because other threads may find their range in the stored answer.
+        // The lock is not held during the request for block status. So other threads can meanwhile look for their ranges in the stored
+        // answer.
         let Some(extents) = ask(range, false)? else { return Ok(at..end) };
         let data = data_of(&extents, at);
         // The length of the next request is adapted, so that the answer has about as many extents as can be stored.
@@ -343,7 +347,8 @@ impl Device for Nbd {
     fn queue_within(&self, options: &QueueOptions, _: InRange) -> Result<AnyQueue> {
         let own = self.session.export.has(ExportFlags::CAN_MULTI_CONN);
         let own = own.then(|| Link::new(&self.link)).and_then(Result::ok).map(Arc::new);
-        // If the separate connection fails, the queue uses the common link. The server may limit its clients or may be briefly unreachable.
+        // The queue tries to make a connection of its own. This can fail: the server may limit its clients or may be briefly unreachable.
+        // The queue then uses the connection that all queues share (the common link).
         let link = own.unwrap_or_else(|| Arc::clone(&self.link));
         Ok(AnyQueue::other(self.client(&link, options.slots())?))
     }

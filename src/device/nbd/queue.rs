@@ -15,12 +15,12 @@ use crate::device::{DeviceQueue, Drained, LentPart};
 use crate::error::Errno;
 use crate::units::DevOffset;
 
-/// The largest number of bytes in one request to write zeros. `FAST_ZEROS` applies to a server with a fast method. `SLOW_ZEROS` applies to
-/// any other server, and is small enough that the server can write the zeros within the time-out.
+/// The largest number of bytes in one request to write zeros. `FAST_ZEROS` applies if the server can write zeros faster than data.
+/// `SLOW_ZEROS` applies to any other server, and is small enough that the server can write the zeros within the time-out.
 const FAST_ZEROS: u64 = 1 << 30;
 const SLOW_ZEROS: u64 = 8 << 20;
 
-/// The largest number of extents that are stored from one answer.
+/// The largest number of extents that are stored from the server's answer to one request for block status.
 pub(super) const MAX_EXTENTS: usize = 1024;
 
 /// A range of the export, with the status that the server has reported.
@@ -30,21 +30,22 @@ pub(super) struct Extent {
     pub(super) is_zeros: bool,
 }
 
-/// The part of the export that is in use, in bytes.
+/// The part of the export that this device uses, in bytes.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Window {
     pub(super) base: u64,
     pub(super) size: u64,
-    /// The size of the export, rounded down to whole units.
+    /// The size of the export, rounded down to a multiple of the server's unit of requests.
     pub(super) whole: u64,
 }
 
-/// A client of a link. A link may have several clients.
+/// A client of a link (a connection to the server). The client sends requests over the link, and gets their completions. A link may have
+/// several clients.
 pub(super) struct Client {
     link: Arc<Link>,
     /// The mailbox for the completions of queued requests.
     mailbox: Arc<Mailbox>,
-    /// The mailbox for the completions of calls. Each call waits for its completion.
+    /// The mailbox for the completions of synchronous calls. Each of these calls waits for its completion.
     at_once: Arc<Mailbox>,
     window: Window,
     unit: u64,
@@ -53,7 +54,8 @@ pub(super) struct Client {
     is_writable: bool,
     depth: usize,
     in_flight: usize,
-    /// The buffer for the data of calls. A call only borrows the caller's memory, but the link must own the memory of a request.
+    /// The buffer for the data of synchronous calls. The caller only lends its memory to a call, but the link must own the memory of a
+    /// request.
     scratch: Option<Buffer>,
 }
 
@@ -100,8 +102,9 @@ impl Client {
             BioOp::Read => Command::Read,
             BioOp::Write => Command::Write,
         };
-        // A request must consist of whole units in the part in use. Two exceptions apply to reads. If the part in use ends within a unit, a
-        // read may include this whole unit. If the export ends within a unit, a read may end at the end of the export.
+        // A request must consist of whole units (the server's unit of requests), and must be in the part of the export that this device
+        // uses. Two exceptions apply to reads. If this part ends within a unit, a read may include the whole unit. If the export ends
+        // within a unit, a read may end at the end of the export.
         let end = match command {
             Command::Write => end.filter(|end| *end <= self.window.size),
             _ => end,
@@ -218,8 +221,8 @@ impl Client {
         if fua && many { self.flush_now(Dev::OWN) } else { Ok(()) }
     }
 
-    /// Requests the extents from a position on. The result contains at least one extent, has no gaps, and covers at most `len` bytes. If
-    /// `one` is set, the server reports only the first extent.
+    /// Requests the block status (data or zeros) of the extents from a position on. The result contains at least one extent, has no gaps,
+    /// and covers at most `len` bytes. If `one` is set, the server reports only the first extent.
     pub(super) fn status(
         &mut self,
         at: DevOffset,
@@ -276,8 +279,8 @@ impl Client {
         Ok(())
     }
 
-    /// Zeroes a range. The zeros are durable when this function returns. The session stores no copy of the zeros, so a server that restarts
-    /// could lose zeros that are not durable.
+    /// Zeroes a range. The zeros are durable when this function returns. After a restart of the server, the session sends writes again that
+    /// were not durable. But the session stores no copy of zeros, so it could not send them again.
     pub(super) fn write_zeroes(&mut self, at: DevOffset, len: u64) -> Result<(), Errno> {
         if !self.is_writable {
             return Err(Errno::EBADF);
@@ -438,7 +441,8 @@ impl Drop for Client {
 }
 
 impl Attached {
-    /// The attachment of a request that a synchronous call makes and waits for.
+    /// The empty bio that the link returns as the completion of a synchronous call. The call uses only the memory and the result of the
+    /// completion.
     pub(super) fn of_call() -> Self {
         let end = BioEnd::Part { request: 0, part: 0 };
         let (memory, at) = (Memory::Vectored(Vec::new()), DevOffset(0));

@@ -1,4 +1,4 @@
-//! Replaces the lost connection of a link, and handles a server that does not answer.
+//! Reconnects a link (a connection to the server) after its connection was lost, and handles a server that does not answer.
 
 use std::fmt;
 use std::sync::Arc;
@@ -16,15 +16,17 @@ use super::wire::{Command, ExportFlags, FUA};
 use crate::bio::{Buffer, Memory};
 use crate::error::{Errno, Error};
 
-/// The length of the writes that send stored data again, and the largest number of these writes in flight.
+/// After a reconnection, written data that were not durable are sent again. These are the length of each of these writes, and the largest
+/// number of these writes in flight.
 const AGAIN: usize = 256 << 10;
 const AGAIN_AT_ONCE: usize = 16;
 /// The shortest and the longest pause between two attempts to connect.
 const PAUSES: [Duration; 2] = [Duration::from_millis(5), Duration::from_secs(1)];
-/// A request counts as passed over after this number of later requests were answered. If more than 64 requests are in flight, the number is
-/// 16 times the number of requests in flight instead.
+/// The server has passed over a request if it has answered this number of later requests, but not this request. If more than 64 requests
+/// are in flight, the number is 16 times the number of requests in flight instead.
 const PASSED_OVER: u64 = 1024;
-/// The longest duration of a request, in units of the time-out. It applies if the server answers only few other requests.
+/// The largest age of an unanswered request, in units of the time-out. An older request ends the session, even if the server has answered
+/// only few later requests.
 const SLOWEST: u32 = 10;
 /// The interval between checks of the ages of all requests.
 const LOOK: Duration = Duration::from_secs(1);
@@ -39,7 +41,8 @@ impl Link {
         let timeout = self.session.address.timeout;
         let (silence, why) = (state.heard.elapsed(), "the server does not answer");
         let own = state.connection.as_ref().is_some_and(Connection::has_changes);
-        // The common link gives up all connections of the session together with its own. So the unanswered changes of all links count here.
+        // When the common link reconnects, it also closes the connections of all other links of the session. So the unanswered changes of
+        // all links count here.
         let others = self.common.is_none() && self.session.changes.load(Ordering::Acquire) > 0;
         let changes = own || others;
         if silence < if changes { timeout } else { timeout / 2 } {
@@ -76,14 +79,15 @@ impl Link {
         }
     }
 
-    /// Gives up all connections, then reconnects.
+    /// Closes all connections of the session, then reconnects.
     #[cold]
     pub(super) fn recover(&self, state: &mut State, why: Option<&dyn fmt::Display>) {
         self.lose(state.generation, why);
         self.reconnect(state);
     }
 
-    /// Reconnects, and sends stored data and unanswered requests again. The session ends if this takes longer than the time-out.
+    /// Reconnects, and then sends again the written data that no flush has covered, and the unanswered requests. The session ends if this
+    /// takes longer than the time-out.
     #[cold]
     fn reconnect(&self, state: &mut State) {
         let Some(connection) = state.connection.take() else { return };
@@ -98,8 +102,8 @@ impl Link {
             if let Some(errno) = self.session.shared.lock().ended {
                 break Err(errno);
             }
-            // A request may make the server close every connection. Without a check of the time-out here, this request would be sent again
-            // and again.
+            // A request may contain an error that makes the server close every connection. This check of the time-out ensures that such a
+            // request is not sent again and again.
             if Instant::now() >= deadline {
                 break Err(ETIMEDOUT);
             }
@@ -138,7 +142,8 @@ impl Link {
         }
     }
 
-    /// Records that a connection of this generation is lost. Gives up all other connections of this generation too.
+    /// Records that a connection of this generation (the connections since the previous loss) is lost. Closes all other connections of this
+    /// generation too.
     fn lose(&self, generation: u64, why: Option<&dyn fmt::Display>) {
         let mut shared = self.session.shared.lock();
         if generation == shared.generation {
@@ -164,7 +169,8 @@ impl Link {
         (shared.ended.unwrap_or_else(|| error.errno()), shared.ended.is_some())
     }
 
-    /// Makes one attempt to connect the common link and to send stored data again. The error states whether more attempts are useless.
+    /// Makes one attempt to connect the common link, and to send again the written data that no flush has covered. The error states whether
+    /// more attempts are useless.
     fn restore(&self, until: Instant, deadline: Instant) -> Result<Joined, (Errno, bool)> {
         let connected = self.session.connect(until);
         let mut connection = connected.map_err(|error| self.failed(&error))?;
@@ -225,7 +231,8 @@ fn answer(
         let sent = connection.send().and_then(|()| connection.receive(true));
         sent.map_err(|_| (Errno::EIO, false))?;
         if let Some(Answered { request, result, .. }) = connection.pop() {
-            // If a flush fails, data may be lost. So the session ends, even if the flush is only a part of this request.
+            // A failed flush may have lost data, so another attempt is useless and the session ends. This also applies to a durable write,
+            // which includes a flush.
             return result.map(|()| request.memory).map_err(|errno| (errno, flushes));
         }
         if Instant::now() >= deadline {
@@ -234,7 +241,7 @@ fn answer(
     }
 }
 
-/// Sends stored data to a server that may have lost them.
+/// Sends the written data that no flush has covered to a server that may have lost these data.
 fn restore(
     connection: &mut Connection<Arc<Socket>, Tag>,
     retained: &Retained,
@@ -254,7 +261,7 @@ fn restore(
         let sent = connection.send().and_then(|()| connection.receive(true));
         sent.map_err(|_| (Errno::EIO, false))?;
         while let Some(Answered { result, .. }) = connection.pop() {
-            // If the server refuses these writes, acknowledged data are lost, and another attempt is useless.
+            // If the server refuses to write these data again, acknowledged data are lost, and another attempt is useless.
             result.map_err(|errno| (errno, true))?;
         }
         if Instant::now() >= deadline {

@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 
 use crate::bio::Memory;
 
-/// The newest data of each range that was written since the last flush. The pieces do not overlap.
+/// The newest data of each range that was written since the last flush, as pieces that do not overlap.
 #[derive(Debug, Default)]
 pub(super) struct Retained {
     pieces: BTreeMap<u64, Piece>,
@@ -39,7 +39,8 @@ impl Retained {
     /// Removes the data of a range. Durable data have replaced them, or the range was discarded.
     pub(super) fn forget(&mut self, at: u64, len: u64) {
         let end = at.saturating_add(len);
-        // Pieces that begin before the end of the range may overlap it. The loop examines these pieces from the last to the first.
+        // A stored piece of data that begins before the end of the range may overlap the range. The loop examines these pieces from the
+        // last to the first.
         while let Some((&start, piece)) = self.pieces.range(..end).next_back() {
             let stop = start + piece.data.len() as u64;
             if stop <= at {
@@ -82,7 +83,7 @@ impl Retained {
         self.bytes = self.pieces.values().map(|piece| piece.data.len()).sum();
     }
 
-    /// Returns all pieces, divided into parts of at most `max` bytes.
+    /// Returns all stored data, divided into parts of at most `max` bytes.
     pub(super) fn parts(&self, max: usize) -> impl Iterator<Item = (u64, &[u8])> {
         self.pieces.iter().flat_map(move |(at, piece)| {
             piece.data.chunks(max).scan(*at, |at, part| {

@@ -31,7 +31,7 @@ pub(super) struct Session {
     pub(super) fence: Mutex<Option<Fenced>>,
 }
 
-/// A [fence](Fence), and the range of the export that it uses.
+/// A [fence](Fence), and the position and the length of its block on the export. The fence checks that no other computer uses the device.
 #[derive(Clone, Debug)]
 pub(super) struct Fenced {
     pub(super) at: u64,
@@ -45,7 +45,7 @@ pub(super) struct Shared {
     /// are ignored.
     pub(super) generation: u64,
     pub(super) retained: Retained,
-    /// The sockets of the present generation.
+    /// The sockets of the present generation of connections, that is, since the last loss of connections.
     pub(super) sockets: Vec<Weak<Socket>>,
     /// Whether a flush of the session is in flight.
     pub(super) flushing: bool,
@@ -56,7 +56,7 @@ pub(super) struct Shared {
 }
 
 impl Shared {
-    /// Adds a socket to the present generation.
+    /// Adds the socket of a new connection to the present generation of connections.
     pub(super) fn add(&mut self, socket: &Arc<Socket>) {
         self.sockets.retain(|socket| socket.strong_count() > 0);
         self.sockets.push(Arc::downgrade(socket));

@@ -100,7 +100,8 @@ pub(super) const FAST_ZERO: u16 = 1 << 4;
 
 /// With this flag, the server reports only one extent in the answer to a request for block status.
 pub(super) const REQ_ONE: u16 = 1 << 3;
-/// The length in bytes of a stored extent of block status: a length and the bits of the context, both big-endian.
+/// The number of bytes that the client stores for each extent of block status: the extent's length and the bits of the context, both
+/// big-endian.
 pub(super) const STATUS: usize = 16;
 
 /// The form of requests and replies that the client and the server have agreed on.

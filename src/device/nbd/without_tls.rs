@@ -9,7 +9,7 @@ use super::stream::Socket;
 use super::{Server, Tls};
 use crate::error::{Error, Result};
 
-/// A client that cannot exist.
+/// A placeholder for the TLS client. No value of this type exists, because `new` always fails.
 pub(super) struct Client(Infallible);
 
 impl Client {

@@ -391,8 +391,8 @@ impl Device for Segmented {
     }
 
     fn zero_within(&self, at: DevOffset, len: u64, _: InRange) -> Result<()> {
-        // A single device either supports the request for all positions or refuses it unchanged. If there are several devices, one of them
-        // could refuse the request after another device has already changed its part.
+        // A device that does not support the request changes nothing. If there are several devices, one of them could refuse the request
+        // after another device has already zeroed its part.
         let [_] = &self.map.below[..] else {
             let what = format!("write of {len} zero bytes at {at}");
             return Err(Error::io(Errno::EOPNOTSUPP, what));

@@ -15,9 +15,9 @@ use crate::device::{AnyQueue, DeviceQueue, Drained, LentPart, OtherQueue, QueueO
 use crate::error::{Errno, Result as Checked};
 use crate::units::DevOffset;
 
-/// Opens a queue of each device, and combines the queues to one queue. The queues below need not check positions, because the map contains
-/// only ranges that are on their devices. A separate copy of the code is compiled for each usual kind of queue, so that a read needs no
-/// match and few moves.
+/// Opens a queue of each device, and combines the queues to one queue. The queues below need not check positions, because the table of
+/// segments (`map`) contains only ranges that are on their devices. A separate copy of the code is compiled for each usual kind of queue,
+/// so that a read needs no match and few moves.
 pub(super) fn queue_over(
     map: Arc<Map>,
     writable: bool,
@@ -234,7 +234,7 @@ fn retried(
     Ok(done)
 }
 
-/// Files cannot be attached, because the map applies to every position of this queue.
+/// Files cannot be attached, because this queue interprets every position as a position in the segmented device.
 impl<Q: DeviceQueue> DeviceQueue for SegmentedQueue<Q> {
     #[inline]
     fn read_now(

@@ -26,13 +26,14 @@ use crate::iomap::MapFile;
 use crate::units::{DevOffset, FilePos};
 
 impl Io<'_> {
-    /// Takes pieces for `len` bytes in total. If too few pieces are free, waits until other requests complete.
+    /// Takes bounce buffers (pieces) for `len` bytes in total from the pool. If too few pieces are free, waits until other requests
+    /// complete.
     pub(super) fn take_pieces(&mut self, len: usize, nowait: bool) -> Result<Buffers> {
         let mut pieces = Buffers::new();
         let mut rest = len;
         if room_for(len) > self.state.pool.limit() {
-            // Only an atomic write can exceed the pool's limit, because it needs all its pieces at once. All other requests take one piece
-            // after the other.
+            // Only an atomic write can exceed the limit of the pool, because it needs all its bounce buffers at the same time. Every other
+            // request takes one bounce buffer after the other.
             let what = format!(
                 "an atomic write of {len} unaligned bytes is larger than all bounce buffers"
             );
@@ -65,7 +66,7 @@ impl Io<'_> {
         pieces.into_iter().for_each(|piece| self.state.pool.give(self.queue, piece));
     }
 
-    /// Returns the pieces in the memory of a bio to the pool.
+    /// Returns the bounce buffers in the memory of a bio to the pool.
     #[inline(always)]
     pub(super) fn give_memory(&mut self, memory: Memory) {
         match memory {
@@ -74,7 +75,7 @@ impl Io<'_> {
         }
     }
 
-    /// Submits the queued bios. The device then carries out these bios while the next piece is copied.
+    /// Submits the queued bios. The device then carries out these bios while data are copied to the next bounce buffer.
     pub(super) fn hand_over(&mut self) {
         // If the submission fails, the requests stay queued. The next wait returns the error.
         let _ = self.queue.commit();
@@ -136,8 +137,8 @@ impl Io<'_> {
         Ok(())
     }
 
-    /// Repeats a read whose data did not match their checksums. The data are read into a reserved piece, which no other code can change,
-    /// and are then copied. The repeat never waits for a free piece.
+    /// Repeats a read whose data did not match their checksums. The data are read into a bounce buffer that no other code can change, and
+    /// are then copied. This buffer is reserved for such cases, so the repeat never waits for a free buffer.
     #[cold]
     pub(super) fn reread(
         &mut self,

@@ -7,35 +7,36 @@ use crate::device::DeviceQueue;
 use crate::error::Result;
 use crate::sys::copy;
 
-/// The sizes of pieces, in bytes. A request uses the smallest piece that is large enough. If no piece is large enough, the request uses
-/// several pieces.
+/// The sizes of bounce buffers (pieces), in bytes. A request uses the smallest piece that is large enough. If no piece is large enough, the
+/// request uses several pieces.
 const SIZES: [usize; 4] = [4 << 10, 16 << 10, PIECE, LARGE];
-/// One of the sizes of pieces, in bytes. A transfer that is shorter than [`LARGE`] uses pieces of at most this size. The limit of a pool is
-/// at least this size.
+/// One of the sizes of bounce buffers, in bytes. A transfer that is shorter than [`LARGE`] uses bounce buffers of at most this size. The
+/// limit of a pool is at least this size.
 pub(in crate::dio) const PIECE: usize = 64 << 10;
-/// The size of the largest piece. With this size, the fixed cost of a request matters little. A pool still contains several of these
-/// pieces, which keep a device busy.
+/// The size of the largest bounce buffer. With this size, the fixed cost of a request matters little. A pool still contains several of
+/// these buffers, so that the device always has a request.
 const LARGE: usize = 4 * PIECE;
-/// A pool uses pieces of the size [`LARGE`] only if its limit is at least this many bytes.
+/// A pool uses bounce buffers of the size [`LARGE`] only if its limit is at least this many bytes.
 const ROOMY: usize = 4 * LARGE;
-/// The default limit of the total size of the pieces, in bytes.
+/// The default limit of the total size of a queue's bounce buffers, in bytes.
 const LIMIT: usize = 2 << 20;
 
-/// A copy of at most this many bytes takes no longer than a submission or a wait.
+/// A copy of at most this many bytes takes no longer than the submission of a request or a wait for a completion.
 const SLIGHT: usize = SIZES[1];
 
-/// The pieces of a queue. A piece is allocated when a request first needs it.
+/// The bounce buffers of a queue. A buffer is allocated when a request first needs it.
 #[derive(Debug)]
 pub(in crate::dio) struct Pool {
     limit: usize,
-    /// The total size of all pieces. The field `used` is the total size of the pieces in use.
+    /// The total size of all bounce buffers. The field `used` is the total size of the bounce buffers in use.
     bytes: usize,
     used: usize,
-    /// The number of pieces in use that are longer than [`SLIGHT`].
+    /// The number of bounce buffers in use that are longer than [`SLIGHT`].
     long: usize,
-    /// The unused pieces, by the index of their size in [`SIZES`].
+    /// The unused bounce buffers, by the index of their size in [`SIZES`].
     idle: [Vec<Buffer>; SIZES.len()],
-    /// The reserved piece. Repeated reads use this piece, because they cannot wait for other requests. Synchronous writes use it too.
+    /// The reserved bounce buffer. Repeated reads use this buffer, because they cannot wait for other requests. Synchronous writes use it
+    /// too.
     last: Option<Buffer>,
 }
 
@@ -62,23 +63,24 @@ pub(in crate::dio) fn is_long(len: usize) -> bool {
     len > SLIGHT
 }
 
-/// The total size of the pieces that [`Pool::take`] returns for a transfer of `len` bytes.
+/// The total size of the bounce buffers that [`Pool::take`] returns for a transfer of `len` bytes.
 pub(in crate::dio) fn room_for(len: usize) -> usize {
     let tail = len % PIECE;
     let rest = if tail > 0 { SIZES[class(tail)] } else { 0 };
     len - tail + rest
 }
 
-/// Restores the full length of a piece, and returns the index of this length in [`SIZES`].
+/// Restores the full length of a bounce buffer, and returns the index of this length in [`SIZES`].
 fn regain(piece: &mut Buffer) -> usize {
-    // All parts of the piece were joined or dropped, so the piece has its full length again.
+    // All parts of the bounce buffer were joined or dropped, so the buffer has its full length again.
     let whole = piece.regain();
     debug_assert!(whole, "a part of a piece is still in use");
     class(piece.len())
 }
 
 impl Pool {
-    /// Sets the limit of the total size. The limit is rounded down to a multiple of [`PIECE`], and is at least [`PIECE`].
+    /// Sets the limit of the total size of the bounce buffers. The limit is rounded down to a multiple of [`PIECE`], and is at least
+    /// [`PIECE`].
     pub(in crate::dio) fn set_limit(&mut self, queue: &mut dyn DeviceQueue, limit: usize) {
         self.limit = (limit / PIECE).max(1) * PIECE;
         self.shrink_to(queue, self.limit);
@@ -88,7 +90,7 @@ impl Pool {
         self.limit
     }
 
-    /// The total size of all pieces, in use or not.
+    /// The total size of all bounce buffers, in use or not.
     pub(in crate::dio) fn bytes(&self) -> usize {
         self.bytes + self.last.as_ref().map_or(0, |last| last.len())
     }
@@ -98,13 +100,13 @@ impl Pool {
         self.limit.saturating_sub(self.used)
     }
 
-    /// Whether a piece in use takes long to copy.
+    /// Whether a bounce buffer in use is so long that its copy takes more time than a submission.
     #[inline]
     pub(in crate::dio) fn has_long(&self) -> bool {
         self.long > 0
     }
 
-    /// The length of the next piece, if `len` bytes of the request remain.
+    /// The length of the next bounce buffer of a request, if `len` bytes of the request remain.
     pub(in crate::dio) fn next(&self, len: usize) -> usize {
         if len >= LARGE && self.limit >= ROOMY { LARGE } else { len.min(PIECE) }
     }
@@ -115,7 +117,8 @@ impl Pool {
         self.next(len).max(len.min(2 * PIECE)).min(self.limit)
     }
 
-    /// Takes a piece. [`next`](Self::next) determines the length of the piece. Returns `None` if a new piece would exceed the limit.
+    /// Takes a bounce buffer from the pool. [`next`](Self::next) determines the length of the buffer. Returns `None` if a new buffer would
+    /// exceed the limit.
     pub(in crate::dio) fn take(
         &mut self,
         queue: &mut dyn DeviceQueue,
@@ -136,7 +139,7 @@ impl Pool {
         Ok(Some(piece))
     }
 
-    /// Takes an unused piece that is already allocated and large enough for `len` bytes.
+    /// Takes an unused bounce buffer that is already allocated and large enough for `len` bytes.
     #[inline(always)]
     pub(super) fn take_idle(&mut self, len: usize) -> Option<Buffer> {
         let class = class(len);
@@ -172,7 +175,7 @@ impl Pool {
         }
     }
 
-    /// Frees unused pieces, until the total size is at most `bytes` or no unused piece is left.
+    /// Frees unused bounce buffers, until the total size of all bounce buffers is at most `bytes` or no unused buffer remains.
     #[cold]
     fn shrink_to(&mut self, queue: &mut dyn DeviceQueue, bytes: usize) {
         for (idle, size) in self.idle.iter_mut().zip(SIZES) {
@@ -185,8 +188,8 @@ impl Pool {
         }
     }
 
-    /// Copies memory to the reserved piece. The next copy overwrites this copy. Returns `None` if the memory is longer than a [`PIECE`], or
-    /// if the piece cannot be allocated.
+    /// Copies memory to the reserved bounce buffer. The next call overwrites this copy. Returns `None` if the memory is longer than a
+    /// [`PIECE`], or if the buffer cannot be allocated.
     #[inline(always)]
     pub(in crate::dio) fn own_copy(&mut self, of: &[u8]) -> Option<&[u8]> {
         if of.len() > PIECE {
@@ -206,7 +209,7 @@ impl Pool {
         Some(())
     }
 
-    /// Takes the reserved piece for a repeated read.
+    /// Takes the reserved bounce buffer for a repeated read.
     pub(in crate::dio) fn take_last(&mut self) -> Result<Buffer> {
         self.last.take().map_or_else(|| Buffer::aligned(PIECE), Ok)
     }
@@ -239,7 +242,7 @@ mod tests {
         pool.give(&mut queue, large);
         let again = pool.take(&mut queue, PIECE - 1).unwrap().unwrap();
         assert_eq!((again.address(), again.len()), (address, PIECE - 1));
-        // If a piece of another size is needed, unused pieces are freed. The pool then stays within its limit.
+        // If a bounce buffer of another size is needed, unused buffers are freed. The pool then stays within its limit.
         small.into_iter().for_each(|piece| pool.give(&mut queue, piece));
         assert!(pool.take(&mut queue, PIECE).unwrap().is_some());
         assert_eq!((pool.bytes(), pool.free()), (2 * PIECE, 0));

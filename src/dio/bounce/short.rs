@@ -1,7 +1,7 @@
-//! The short path: one extent, one bounce buffer (a piece), one transfer, and no plan. A request takes this path if it meets all conditions
-//! of the simple path, except that its data must be copied.
+//! The short path: one extent, one bounce buffer (a piece), one transfer, and no list of mappings. A request takes this path if it meets
+//! all conditions of the simple path (one bio, mapping in memory), except that its data must be copied.
 //!
-//! If no piece is free, the request takes the generic path instead.
+//! If no bounce buffer is free, the request takes the generic path, which can wait for a buffer.
 
 use super::{PIECE, is_long};
 use crate::bio::{Bio, BioEnd, BioOp, Buffer, CompletionWork, Done, Memory};
@@ -15,7 +15,7 @@ use crate::open_file::Completing;
 use crate::sys::copy;
 use crate::units::{DevOffset, FilePos, InodeNo};
 
-/// A request whose piece is in flight. It contains the caller's memory.
+/// A request whose bounce buffer is in flight. It contains the caller's memory.
 pub(in crate::dio) struct Short {
     token: u64,
     pos: FilePos,
@@ -27,7 +27,7 @@ pub(in crate::dio) struct Short {
 #[derive(Clone, Copy)]
 enum Of {
     Frozen(InodeNo),
-    /// A file that can change. The lane of the queue has locked the file's content for the request.
+    /// A file that can change. The request has a shared lock on the file's content. The lock is a counter of the queue's requests (a lane).
     Live {
         slot: u32,
         left: CompletionWork,
@@ -38,7 +38,8 @@ enum Of {
 const _: () = assert!(size_of::<Option<Short>>() <= 64);
 
 impl Short {
-    /// The completion work and the content lock of the request. `None` if the file cannot change.
+    /// The work at the completion of the request (for example a conversion of the written range), and the lock on the file's content.
+    /// `None` if the file cannot change.
     pub(in crate::dio) fn completing(&self) -> Option<Completing> {
         let Of::Live { slot, left } = self.of else { return None };
         let holding = Holding { slot, hold: Hold::Lane };
@@ -47,7 +48,7 @@ impl Short {
 }
 
 impl Io<'_> {
-    /// Takes a piece for `len` bytes, if one piece is large enough and free.
+    /// Takes a bounce buffer for `len` bytes from the pool, if one buffer is large enough and free.
     #[inline(always)]
     fn take_one(&mut self, len: usize) -> Option<Buffer> {
         if len > PIECE {
@@ -64,8 +65,8 @@ impl Io<'_> {
         self.state.shorts.remove(request).map_or(Ok(()), |short| Err(short.memory.into()))
     }
 
-    /// Ends a transfer, and returns its piece to the pool. If `clean` is set and the request is a read, first copies the data to the
-    /// caller's memory.
+    /// Ends a transfer, and returns its bounce buffer to the pool. If the request is a read and `clean` is set (the transfer has
+    /// succeeded), first copies the data to the caller's memory.
     #[inline(always)]
     fn end_transfer(&mut self, done: Done, request: u32, clean: bool) -> Option<Short> {
         let Bio { op, memory: piece, .. } = done.bio;
@@ -79,8 +80,8 @@ impl Io<'_> {
         short
     }
 
-    /// Handles a read into borrowed memory that was short or failed. Returns its piece to the pool, and repeats the read if this is
-    /// allowed.
+    /// Handles a read into borrowed memory that was short or failed. Returns its bounce buffer to the pool, and repeats the read if the
+    /// error permits this.
     #[cold]
     #[inline(never)]
     pub(in crate::dio) fn read_short_again<M: MapFile>(
@@ -115,7 +116,8 @@ fn make_one(queue: &mut dyn DeviceQueue, state: &mut State, len: usize) -> Optio
     state.pool.take(queue, len).ok().flatten()
 }
 
-/// Takes a piece for a read into borrowed memory, and finds the device offset. Returns `None` if the read cannot take this path.
+/// Takes a bounce buffer for a read into borrowed memory, and finds the device offset. Returns `None` if the read cannot take the short
+/// path.
 #[inline(never)]
 pub(in crate::dio) fn piece_for<Q: DeviceQueue, M: MapFile>(
     queue: &mut Q,
@@ -130,7 +132,7 @@ pub(in crate::dio) fn piece_for<Q: DeviceQueue, M: MapFile>(
     Some((Io { queue, state }.take_one(buf.len())?, at))
 }
 
-/// Ends a read whose piece the device has filled: copies the data, and returns the piece to the pool.
+/// Ends a read whose bounce buffer the device has filled: copies the data, and returns the buffer to the pool.
 #[inline(never)]
 pub(in crate::dio) fn end_read<Q: DeviceQueue>(
     queue: &mut Q,
@@ -193,14 +195,14 @@ pub(crate) fn submit<Q: DeviceQueue, M: MapFile>(
     Ok(())
 }
 
-/// Whether the completion of a request on this path needs no further wait.
+/// Whether a request on the short path is complete when its transfer ends: no work such as a conversion of extents follows.
 #[inline(always)]
 pub(in crate::dio) fn is_light(state: &State, request: u32) -> bool {
     let short = state.shorts.get(request);
     short.is_some_and(|short| !matches!(short.of, Of::Live { left, .. } if !left.is_empty()))
 }
 
-/// Ends a [light](is_light) request whose piece was transferred completely.
+/// Ends a [light](is_light) request whose bounce buffer was transferred completely.
 #[inline(never)]
 pub(in crate::dio) fn pop(
     queue: &mut dyn DeviceQueue,

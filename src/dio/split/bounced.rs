@@ -29,8 +29,8 @@ fn too_long() -> Error {
 }
 
 impl Io<'_> {
-    /// Submits a mapping of a request in pieces. `offset` is the position of the mapping in the request. If no piece is free, waits for the
-    /// end of a transfer.
+    /// Submits the transfer of one mapping of a request through bounce buffers. `offset` is the position of the mapping in the request. If
+    /// no bounce buffer is free, waits for the end of a transfer.
     pub(super) fn start_pieces(
         &mut self,
         dev: Dev,
@@ -44,13 +44,13 @@ impl Io<'_> {
             let part = u32::try_from(offset + done).map_err(|_| too_long())?;
             let Some(split) = self.state.splits.get(index) else { break };
             let flags = split.flags;
-            // An atomic write must be one bio, so the pieces must have room for all of its data.
+            // An atomic write must be one bio, so the bounce buffers of this bio must have room for all of its data.
             let atomic = flags.contains(BioFlags::ATOMIC);
             let len = if atomic { rest } else { self.state.pool.next(rest) };
             let mut pieces = self.take_pieces(len, flags.contains(BioFlags::NOWAIT))?;
             let split = self.state.splits.get_mut(index).filter(|split| split.error.is_none());
             let Some(split) = split else {
-                // Another piece of this request failed during the wait. The request ends.
+                // Another transfer of this request has failed during the wait, so the request ends.
                 self.give_pieces(pieces);
                 break;
             };
@@ -70,7 +70,7 @@ impl Io<'_> {
         Ok(())
     }
 
-    /// Processes a completed piece.
+    /// Processes the completed transfer of a bounce buffer.
     pub(super) fn complete_piece(&mut self, mut done: Done, index: u32, part: u32) {
         let result = self.finish_transfer(&mut done);
         let memory = done.bio.memory;

@@ -34,7 +34,8 @@ pub(super) struct SplitRequest {
     request: Request,
     flags: BioFlags,
     inode: InodeNo,
-    /// The completion work and the content lock. `None` if the file cannot change.
+    /// The work at the completion of the request (for example a conversion of the written range), and the lock on the file's content.
+    /// `None` if the file cannot change.
     completing: Option<Completing>,
     /// The number of bytes that the caller receives if there is no error. A read may transfer more bytes. These bytes are past the end of
     /// the file, and are zeroed.
@@ -68,7 +69,8 @@ impl SplitRequest {
             rest: VecDeque::new(),
             shape: Shape::Flat,
             bounced: None,
-            // The submission counts as one part. So early completions of bios do not end the request during the submission.
+            // During the submission, the request has one additional part. So bios that complete early do not end the request during the
+            // submission.
             in_flight: 1,
             error: None,
             retries: RETRIES,
@@ -158,7 +160,7 @@ impl Io<'_> {
             }
             offset += iomap.len as usize;
         }
-        // Ends the submission, which counted as one part of the request.
+        // Ends the submission. During the submission, the request has one additional part, so that it cannot complete too early.
         self.state.release_part(index);
     }
 

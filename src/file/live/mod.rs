@@ -130,8 +130,8 @@ impl LiveFile {
         self.handle.file.read_inline(buf, pos)
     }
 
-    /// Locks a range of the content. Shared access uses the lane of the queue, if lanes are permitted at the moment. Exclusive access uses
-    /// a range lock, as does shared access without a lane.
+    /// Locks a range of the content. For shared access, the queue normally increments its own counter (its lane). If an exclusive lock does
+    /// not permit this at the moment, and for exclusive access, a range lock is used.
     fn enter(
         &self,
         queue: &mut Queue,
@@ -150,13 +150,13 @@ impl LiveFile {
         Ok(Entered::new(file, hold))
     }
 
-    /// Returns the queue's view of the file. If the inode has changed, first updates the view.
+    /// Returns the queue's copy of the file's size and map (the view). If the inode has changed, first updates this copy.
     fn current<'q>(&self, queue: &'q mut Queue, nowait: bool) -> Result<&'q View> {
         queue.views.current(&mut queue.state.files, &self.handle, nowait)
     }
 
     /// Waits until the range is locked. First completes the requests of this queue that are in flight, because other threads may wait for
-    /// them.
+    /// the locks of these requests.
     fn wait_for(&self, queue: &mut Queue, ticket: Ticket, nowait: bool) -> Result<()> {
         let content = &self.handle.inode.content;
         if !nowait && !content.has(&ticket) {

@@ -53,8 +53,9 @@ impl LiveFile {
             let (range, nowait) = (at.range(len as u64), flags.contains(DioFlags::NOWAIT));
             let entered = self.enter(queue, range, Access::Shared, nowait)?;
             match self.prepare_entered(queue, Wanted { at, len, flags, zeroed })? {
-                // The gap before an append consists of ranges that other appends in flight have reserved. The append passes the gap to its
-                // caller, which locks the file exclusively and then writes. The exclusive lock waits until no append is in flight.
+                // The gap before an append consists of ranges that other appends in flight have reserved. So the gap cannot be zeroed here.
+                // `Gap` is returned to the caller, which locks the file exclusively and then writes. The exclusive lock waits until no
+                // append is in flight.
                 Ready::Gap(size) if at != WriteAt::End || flags.contains(DioFlags::ATOMIC) => {
                     drop(entered);
                     self.zero_gap(queue)?;
@@ -84,8 +85,8 @@ impl LiveFile {
                 // If too few blocks were allocated, the reserved range is shortened. The next append begins after the allocated blocks.
                 let end = request.pos.0 + request.len as u64;
                 order.iter().for_each(|order| pending.shorten(order, end));
-                // The flag GROW does not show whether a range is reserved. A later write may already have extended the file past the range
-                // of this append.
+                // Completion work with GROW extends the file. An append without GROW may have a reserved range too, because a later write
+                // may already have extended the file past this range.
                 let reserved = at == WriteAt::End || left.contains(CompletionWork::GROW);
                 left.set(CompletionWork::RESERVED, reserved);
             }
@@ -98,9 +99,9 @@ impl LiveFile {
         queue.alone(|| self.handle.file.zero_tail())
     }
 
-    /// Prepares a write whose position is known. The caller has locked the content. If the inode has changed, the view of the file is
-    /// updated. The inode can change although the content is locked: an append may have waited for its position, and changes of attributes
-    /// do not lock the content.
+    /// Prepares a write whose position is known. The caller has locked the content. If the inode has changed, the queue's copy of the size
+    /// and the map (the view) is updated. The inode can change although the content is locked: an append may have waited for its position,
+    /// and changes of attributes do not lock the content.
     pub(super) fn prepare_held(
         &self,
         queue: &mut Queue,

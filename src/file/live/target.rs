@@ -6,7 +6,8 @@ use crate::dio::{Holding, Target};
 use crate::error::{Error, Result};
 use crate::open_file::{OpenInode, QueueFiles, View, Views};
 
-/// The target of a request, with the size and the map of a view. `None` if the view is out of date. The request has locked the content.
+/// The properties of a request's file, with the size and the map in the queue's copy (the view). `None` if the view is out of date. The
+/// request has locked the content.
 #[inline(always)]
 pub(super) fn current_target<'a>(
     view: &'a View,
@@ -18,7 +19,7 @@ pub(super) fn current_target<'a>(
     Some(Target { size, ..target_by_metadata(view, file, holding) })
 }
 
-/// The target of a request, with the file size in the metadata. A write that ends past this size does not take the simple path.
+/// The properties of a request's file, with the file size in the metadata. A write that ends past this size does not take the simple path.
 #[inline(always)]
 pub(super) fn target_by_metadata<'a>(
     view: &'a View,
@@ -46,8 +47,8 @@ pub(super) fn stamp_overwrite(view: &View, file: &LiveFile) {
 }
 
 impl LiveFile {
-    /// The target of a request that has locked the content. The size and the map come from the same read of the inode. If the map were
-    /// older than the size, newly appended data would be read as zeros.
+    /// The properties of the file for a request that has locked the content. The size and the map come from the same read of the inode. If
+    /// the map were older than the size, newly appended data would be read as zeros.
     pub(super) fn target<'a>(
         &'a self,
         views: &'a mut Views,

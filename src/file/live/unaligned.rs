@@ -20,7 +20,8 @@ const PIECE: usize = 256 << 10;
 
 /// The result of a write that does not begin and end at sector boundaries.
 enum Unaligned {
-    /// The number of bytes that were written, and whether a conversion is due. A conversion is due if the file has many unconverted ranges.
+    /// The number of bytes that were written, and whether the caller must now convert unwritten extents. The caller must do this if the
+    /// file has many unwritten ranges that contain data.
     Written(usize, bool),
     /// The number of bytes that were written. The file system must write the rest.
     ByFileSystem(usize),
@@ -126,7 +127,8 @@ impl LiveFile {
         Ok(Unaligned::Written(done, full))
     }
 
-    /// Writes the sectors that contain a range. The caller has an exclusive lock on the range. Returns whether a conversion is due.
+    /// Writes the sectors that contain a range. The caller has an exclusive lock on the range. Returns whether the caller must now convert
+    /// unwritten extents that contain data.
     fn write_widened(
         &self,
         queue: &mut Queue,

@@ -335,7 +335,8 @@ impl LiveFile {
             Err(error) if error.kind() == ErrorKind::WouldBlock => {
                 return Err(Rejected::boxed(error, memory));
             }
-            // A part of the data may have been written. So every other error is reported in the completion.
+            // After WouldBlock, nothing was written, and the error returns the memory. After any other error, a part of the data may have
+            // been written, so the completion reports the error.
             result => queue.state.finish(dio::Completion { token, memory, result }),
         }
         Ok(pos)

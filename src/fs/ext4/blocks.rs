@@ -45,7 +45,7 @@ pub(crate) struct Overlay {
 }
 
 impl Overlay {
-    /// An empty overlay. `range` becomes the field `outside`.
+    /// An overlay without relocated blocks. `range` becomes the field `outside`.
     pub(crate) fn outside(range: Range<u64>) -> Self {
         Self { blocks: BTreeMap::new(), outside: range }
     }
@@ -111,7 +111,8 @@ impl Blocks {
         &self.overlay
     }
 
-    /// Redirects reads of the overlay's blocks to the locations that recovery has found, and clears the cache.
+    /// Sets the overlay: the locations in the journal of the blocks that a recovery in memory has found. Reads of these blocks are
+    /// redirected to these locations. Clears the cache.
     pub(crate) fn set_overlay(&mut self, overlay: Overlay) {
         self.overlay = overlay;
         self.cache.clear();
@@ -237,7 +238,8 @@ impl Blocks {
         self.cache.remove(&block);
     }
 
-    /// Records that a version was written to its home location. If that version is still the newest version, the block becomes clean.
+    /// Records that a version of a block was written to the block's home location. If that version is still the newest version, the block
+    /// no longer counts as changed.
     pub(super) fn written(&self, block: FsBlock, version: &Block) {
         self.dirty.convert(block, version, |content| self.cache.insert(block, content));
     }

@@ -27,7 +27,7 @@ pub(super) struct Area {
     pub(super) place: Place,
 }
 
-/// The location of an area.
+/// The location of directory entries: a block of the directory, or a part of an inline directory.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Home {
     /// The number of the block within the directory, and its number on the volume.
@@ -36,7 +36,7 @@ pub(super) enum Home {
     Inline(u64),
 }
 
-/// The bytes of an area.
+/// The bytes of a block of entries, or of a part of an inline directory.
 pub(super) enum AreaBytes {
     Block(Block),
     Inline(Vec<u8>),
@@ -63,7 +63,7 @@ pub(super) struct Entry<'a> {
     pub(super) next: usize,
 }
 
-/// The position of an entry in its area, and the entry's inode.
+/// The position of an entry in its block (or in its part of an inline directory), and the inode to which the entry refers.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Spot {
     pub(super) at: usize,

@@ -15,7 +15,7 @@ use crate::units::FsBlock;
 
 const SHARDS: usize = 64;
 
-/// All slots, by block number.
+/// The newest version of each changed block, by block number.
 pub(crate) struct Dirty {
     shards: [RwLock<HashMap<FsBlock, Arc<DirtyBlock>>>; SHARDS],
 }
@@ -26,7 +26,7 @@ impl Default for Dirty {
     }
 }
 
-/// The newest version of a block.
+/// The newest version of a changed block.
 pub(super) struct DirtyBlock(Mutex<Version>);
 
 pub(super) struct Version {

@@ -51,13 +51,13 @@ pub struct Ext4Listing {
     /// While this value exists, the directory's inode is not freed. `None` on a volume on which no operation can remove a directory.
     held: Option<Ext4Held>,
     next: DirCursor,
-    /// The entries of the part that is in memory, in reverse order.
+    /// The entries that were read and not yet returned, in reverse order.
     part: Vec<(DirCursor, DirEntry)>,
-    /// The start of the next part.
+    /// The cursor after the entries that were read.
     behind_part: DirCursor,
 }
 
-/// A part of a listing: its entries with their cursors, and the start of the next part.
+/// The entries that are read together, with their cursors, and the cursor after these entries.
 type Part = (Vec<(DirCursor, DirEntry)>, DirCursor);
 
 impl Ext4Listing {
@@ -121,7 +121,7 @@ impl Inode {
         Ext4Listing::new(self, from)
     }
 
-    /// Reads the part of the listing that begins at a cursor.
+    /// Reads the next entries from a cursor on: a part of the directory, for example one block or one leaf.
     fn part(&self, from: DirCursor) -> Result<Part> {
         let grows_a_tree = self.fs.superblock.compat.contains(Compat::DIR_INDEX)
             && !self.flags.contains(InodeFlags::INDEX)
@@ -142,7 +142,7 @@ impl Inode {
         self.fs.writing.is_some() || root().is_ok()
     }
 
-    /// All entries in the order of their hashes, as one part.
+    /// All entries of the directory from a cursor on, sorted by their hashes.
     fn whole(&self, from: DirCursor) -> Result<Part> {
         let hash = if self.is_hashed() && self.has_tree() {
             self.dx_root()?.hash
@@ -255,7 +255,7 @@ impl Inode {
         }
     }
 
-    /// The entries of an area, each with its offset in the area.
+    /// The entries in a block, or in a part of an inline directory, each with its offset.
     fn used(&self, area: &Area) -> Result<Vec<(usize, DirEntry)>> {
         let (mut at, mut entries) = (0, Vec::new());
         while at < area.end {

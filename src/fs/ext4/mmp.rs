@@ -28,7 +28,7 @@ pub(super) enum Purpose {
     /// An open for reading waits at most 20 seconds, even if the volume's update interval is longer. The open does not detect a node that
     /// updates the MMP block more slowly. The volume is not damaged in that case, but reads can return wrong data.
     Read,
-    /// An open for writing waits until a live holder has certainly updated the sequence number.
+    /// An open for writing waits until a node that uses the volume would certainly have updated the sequence number.
     Write,
 }
 

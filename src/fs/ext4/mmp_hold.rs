@@ -27,7 +27,7 @@ const SEQ_MAX: u32 = 0xE24D_4D4F;
 /// one: each attempt to reconnect to the device writes a new number, and the device may then repeat an earlier write.
 const OURS: u32 = 1024;
 
-/// Holds a volume until this value is dropped. A separate thread updates the sequence number.
+/// Protects a volume from use by other nodes until this value is dropped. A separate thread updates the sequence number in the MMP block.
 pub(crate) struct MmpHold {
     count: Arc<Count>,
     thread: Option<JoinHandle<()>>,
@@ -44,7 +44,7 @@ struct Count {
     /// The lock and the condition variable are from std, for the reason given in `jbd2::timer`.
     ended: std::sync::Mutex<bool>,
     told: Condvar,
-    /// Whether another node has taken the volume.
+    /// Whether another node has begun to use the volume although this node was using it.
     lost: AtomicBool,
 }
 

@@ -2,8 +2,8 @@
 
 use std::ops::Range;
 
-/// A bitmap for searches: the bitmap on disk, combined with an optional bitmap of kept-back clusters. A bit of the combined bitmap is set
-/// if it is set in at least one of the two.
+/// A bitmap for searches: the bitmap on disk, combined with an optional bitmap of kept-back clusters (free clusters that may not be
+/// allocated yet). A bit of the combined bitmap is set if it is set in at least one of the two.
 #[derive(Clone, Copy)]
 pub(in crate::fs::ext4) struct Bits<'a> {
     bytes: &'a [u8],
@@ -11,7 +11,8 @@ pub(in crate::fs::ext4) struct Bits<'a> {
 }
 
 impl<'a> Bits<'a> {
-    /// The bitmap on disk and the bitmap of kept-back clusters must have the same length, a multiple of 8 bytes.
+    /// Combines the bitmap on disk with the bitmap of clusters that may not be allocated yet. Both must have the same length, a multiple of
+    /// 8 bytes.
     pub(in crate::fs::ext4) fn new(bytes: &'a [u8], kept_back: Option<&'a [u8]>) -> Self {
         Self { bytes, kept_back }
     }

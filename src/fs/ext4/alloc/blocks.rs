@@ -284,7 +284,8 @@ impl LockedGroup<'_> {
         }
     }
 
-    /// Sets or clears the bits of clusters, and updates the descriptor. Before the call, all these bits must have the opposite value.
+    /// Sets or clears the bits of clusters in a group's bitmap, and updates the group's descriptor. Before the call, the bits must have the
+    /// opposite value.
     fn mark_clusters(
         &self,
         handle: &mut Handle<'_>,

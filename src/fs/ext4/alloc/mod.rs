@@ -42,7 +42,8 @@ pub(crate) struct Allocator {
     cluster_blocks: u32,
     /// The number of free clusters: the sum of the counts in the descriptors.
     free_clusters: AtomicU64,
-    /// The number of kept-back clusters, which are included in `free_clusters`.
+    /// The number of kept-back clusters: they are free in the bitmaps, but may not be allocated yet. `free_clusters` includes these
+    /// clusters.
     kept_back: AtomicU64,
     free_inodes: AtomicU32,
     directories: AtomicU32,

@@ -4,10 +4,10 @@ use std::ops::Range;
 
 use super::bitmap::Bits;
 
-/// A run of this length in clusters is sufficient. A longer run is not preferred.
+/// The length in clusters that is sufficient for any request. If a free run has this length, a longer run is not preferred.
 const LONG: u32 = 2048;
-/// The number of groups that the search skips before it accepts a shorter run. A group whose bitmap was searched without success counts as
-/// `BITMAP` groups.
+/// The number of groups that the search skips because their free runs are too short, before it accepts a shorter run. A group whose bitmap
+/// was searched without success counts as `BITMAP` groups.
 pub(super) const PATIENCE: u32 = 1024;
 pub(super) const BITMAP: u32 = 64;
 /// A new run for a growing file should begin with at least this many free blocks.
@@ -29,7 +29,7 @@ pub(super) struct Wish {
 pub(super) enum Found {
     /// The clusters that were found.
     Run(Range<u32>),
-    /// No run is long enough; the longest run has this length.
+    /// No free run of the group is long enough; the longest free run has this length in clusters.
     Longest(u32),
 }
 
@@ -73,7 +73,7 @@ impl Wish {
         goal: Option<u32>,
         length: u32,
     ) -> Found {
-        // Runs are measured only up to this limit, because a free run may be as long as the group.
+        // Free runs are measured only up to this length, because a free run may be as long as the group.
         let limit = self.want.saturating_add(self.stripe).max(2 * self.room);
         let (mut longest, mut at) = (0, range.start);
         loop {

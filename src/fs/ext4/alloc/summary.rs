@@ -14,7 +14,7 @@ const CHUNK: u32 = 64;
 
 /// The summary of a group.
 pub(super) struct GroupState {
-    /// The number of available clusters, which are free in the bitmap and not kept back.
+    /// The number of available clusters: free in the bitmap, and not excluded from allocation until a commit or a discard ends.
     pub(super) available: AtomicU32,
     /// No run of available clusters is longer than this limit.
     pub(super) longest: AtomicU32,
@@ -44,7 +44,7 @@ struct KeptBack {
     count: u32,
 }
 
-/// The sums over the groups of a chunk.
+/// The sums over the groups of a chunk (some adjacent groups).
 #[derive(Default)]
 pub(super) struct Chunk {
     available: AtomicU32,
@@ -70,7 +70,7 @@ impl GroupState {
 }
 
 impl Locked {
-    /// The bitmap of kept-back clusters.
+    /// The bitmap of kept-back clusters, which are free on disk but may not be allocated yet.
     pub(super) fn kept_back(&self) -> Option<&[u8]> {
         self.kept_back.as_ref().map(|kept| &*kept.bits)
     }
@@ -139,7 +139,7 @@ impl Allocator {
         self.kept_back.fetch_add(u64::from(count), Ordering::Relaxed);
     }
 
-    /// Makes kept-back clusters available.
+    /// Makes clusters available that were kept back from allocation.
     pub(super) fn end_keeping(&self, group: u32, range: Range<u32>) {
         let locked = &mut *self.group(group).lock();
         let Some(kept) = &mut locked.kept_back else { return };

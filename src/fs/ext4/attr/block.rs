@@ -61,8 +61,8 @@ impl Attributes<'_> {
         })
     }
 
-    /// Drops an inode's reference to a block. Dropping the last reference frees the block. `values` are the value inodes to which the block
-    /// refers.
+    /// Drops an inode's reference to an attribute block. Dropping the last reference frees the block. `values` are the inodes of the large
+    /// values to which the block refers.
     pub(super) fn release_xattr_block(
         &self,
         h: &mut Handle<'_>,
@@ -81,7 +81,8 @@ impl Attributes<'_> {
         if last {
             let count = u64::from(self.fs.superblock.cluster_blocks);
             h.free_blocks(block, count, Freed::Metadata)?;
-            // A value inode counts a shared block as one reference. The count therefore changes only when the block is freed.
+            // The inode of a large value counts an attribute block as one reference, even if several inodes share the block. The count
+            // therefore changes only when the block is freed.
             for value in values {
                 self.drop_value(h, *value)?;
             }

@@ -19,8 +19,8 @@ use crate::error::{Error, ErrorKind, Result};
 use crate::fs::SetXattr;
 use crate::units::{FsBlock, InodeNo};
 
-/// The old version of a changed attribute: the list that contained the attribute, and the value inode, if there was one. The change must
-/// release the value inode.
+/// The old version of a changed attribute: the list that contained the attribute, and the separate inode of its value, if there was one.
+/// The change must release this inode.
 type Old = Option<(Home, Option<InodeNo>)>;
 
 impl Attributes<'_> {
@@ -290,14 +290,14 @@ impl Inode {
         credits.min(most)
     }
 
-    /// The number of value inodes that are charged to the quota of this inode's owner.
+    /// The number of separate inodes of attribute values that are charged to the quota of this inode's owner.
     pub(crate) fn value_inodes(&self) -> Result<usize> {
         let block = self.read_xattr_block()?;
         Ok(Lists::new(self, block.as_ref())?.charged().values as usize)
     }
 }
 
-/// An attribute block that an inode has released, and the value inodes to which the block refers.
+/// An attribute block that an inode has released, and the separate inodes of attribute values to which the block refers.
 struct Released {
     block: FsBlock,
     values: Vec<InodeNo>,

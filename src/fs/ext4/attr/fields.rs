@@ -57,7 +57,8 @@ impl InodeMut<'_> {
         self.set_time(times.created, Stamp::Created)
     }
 
-    /// Sets the pending time stamps. A time stamp that was already set during the same change of the inode keeps its value.
+    /// Sets the time stamps that are set in memory and wait for a change of the inode. A time stamp that was already set during the same
+    /// change of the inode keeps its value.
     pub(crate) fn set_waiting(&mut self, stamps: Waiting) -> Result<()> {
         let set = self.times_set();
         let unless = |time, stamp: Option<Timestamp>| stamp.filter(|_| !set.contains(time));
@@ -176,7 +177,7 @@ impl InodeMut<'_> {
         Ok(&mut self.fields()?.i_block)
     }
 
-    /// Changes the inode's count of the blocks that it uses. The blocks of its map and its attribute block are included.
+    /// Changes the inode's count of used blocks. The count includes the blocks of the inode's map and its attribute block.
     ///
     /// # Errors
     /// `FileTooLarge` if the number is too large for the field; `Corrupt` if more blocks are removed than the inode has.

@@ -31,15 +31,15 @@ pub(super) struct Lists<'a> {
     inode: &'a Inode,
     in_inode: Vec<Entry<'a>>,
     in_block: Vec<Entry<'a>>,
-    /// Value inodes in the older form. The owner of the inode is not charged for them.
+    /// Value inodes (inodes that contain one large value) in the older form. They are not charged to the owner of the attributes.
     free: Vec<InodeNo>,
     inode_changed: bool,
     block_changed: bool,
-    /// The charge to the inode before its attributes were changed.
+    /// The charge to the inode (in `i_blocks` and in the quota) before its attributes were changed.
     charged_before: Charged,
 }
 
-/// The charge to an inode for its large values.
+/// The charge to an inode, in `i_blocks` and in the quota, for attribute values in separate inodes.
 #[derive(Clone, Copy, Default)]
 pub(super) struct Charged {
     /// The number that is added to `i_blocks`.
@@ -133,7 +133,8 @@ impl<'a> Lists<'a> {
         list.insert(at, entry);
     }
 
-    /// Removes from a list the last attribute that has a value inode. Returns the number of the value inode and the charge for the value.
+    /// Removes from a list the last attribute whose value is in a separate inode. Returns the number of this inode, and what the value adds
+    /// to `i_blocks` and to the quota usage.
     pub(super) fn take_large(&mut self, home: Home) -> Option<(InodeNo, Charged)> {
         let charged = self.charged();
         let (list, changed) = self.list(home);
@@ -156,7 +157,7 @@ impl<'a> Lists<'a> {
         self.in_block.is_empty()
     }
 
-    /// The value inodes to which the block's list refers.
+    /// The separate inodes of attribute values to which the list in the attribute block refers.
     pub(super) fn values_of_block(&self) -> Vec<InodeNo> {
         values(&self.in_block).collect()
     }
@@ -166,7 +167,8 @@ impl<'a> Lists<'a> {
         values(&self.in_inode).chain(values(&self.in_block)).count()
     }
 
-    /// The charge for the inode's values in separate inodes. A shared value is also charged in full.
+    /// The number of blocks and of inodes that are charged to the inode for its attribute values in separate inodes. A value that several
+    /// attributes share is charged in full for each of them.
     pub(super) fn charged(&self) -> Charged {
         let sb = self.superblock();
         let mut charged = Charged::default();
@@ -204,8 +206,8 @@ impl<'a> Lists<'a> {
                 return Err(place.corrupt("the inode is too small for the list of attributes"));
             };
             magic.copy_from_slice(&MAGIC.to_le_bytes());
-            // In the inode's own list, only the entries with a value inode have a hash. Other hashes are useful only in attribute blocks,
-            // which inodes can share.
+            // In the inode's own list, only the entries whose value is in a separate inode have a hash. Other hashes are useful only in
+            // attribute blocks, which inodes can share.
             lay_out(&self.in_inode, list, 0, |entry| match entry.value {
                 Value::Here(_) => 0,
                 Value::Inode(..) => entry.hash,
@@ -215,7 +217,7 @@ impl<'a> Lists<'a> {
         Ok(Some(area))
     }
 
-    /// The new content of an attribute block, with a reference count of one. The block is not sealed yet.
+    /// The new content of an attribute block, with a reference count of one. The content has no checksum yet.
     ///
     /// # Errors
     /// The errors of [`inode_area`](Self::inode_area).

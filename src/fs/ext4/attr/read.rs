@@ -300,14 +300,14 @@ impl Inode {
         Ok(value)
     }
 
-    /// Whether a value inode has the older form and belongs to this inode. In the older form, a value inode has no hash. Instead of a
-    /// reference count, it contains the owner's inode number and generation.
+    /// Whether a value inode (an inode that contains one large value) has the older form and belongs to this inode. In the older form, a
+    /// value inode has no hash. Instead of a reference count, it contains the owner's inode number and generation.
     pub(in crate::fs::ext4) fn is_owner_of(&self, value: &Self) -> bool {
         let owner = u64::from(value.stat().modified.seconds as u32);
         owner == self.number.0 && value.generation == self.generation
     }
 
-    /// Reads the content of a value inode. The blocks of a value inode are metadata.
+    /// Reads the content of an inode that contains one large attribute value. The blocks of this inode are metadata.
     fn read_value(&self, size: usize, block_size: BlockSize) -> Result<Vec<u8>> {
         let place = Place::new("attribute's value").inode(self.number);
         let mut value = Vec::with_capacity(size);

@@ -18,13 +18,13 @@ use crate::fs::{InodeFlags, Timestamp};
 use crate::iomap::{Extent, ExtentState};
 use crate::units::{FileBlock, FsBlock, InodeNo};
 
-/// The type and the permissions of a value inode.
+/// The type and the permissions of a value inode, which contains one large attribute value.
 const MODE: u32 = 0o100_600;
 
 /// The credits of one value are sufficient if the value's blocks are in at most this number of groups.
 const GROUPS: u32 = 8;
 
-/// A newly created value inode.
+/// A newly created inode that contains one large attribute value.
 pub(super) struct Made {
     pub(super) number: InodeNo,
     pub(super) checksum: u32,
@@ -75,7 +75,7 @@ impl Attributes<'_> {
         self.init_value(h, &fresh)?;
         let count = self.fs.superblock.block_size.blocks_for(value.len() as u64) as u32;
         if let Err((error, mapped)) = self.map_runs(h, &fresh, &runs, count) {
-            // Runs that could not be mapped belong to no map. They are freed separately.
+            // Blocks that could not be mapped belong to no file. They are freed separately from the inode.
             for (start, len) in &runs[mapped..] {
                 h.free_blocks(*start, u64::from(*len), Freed::Data)?;
             }

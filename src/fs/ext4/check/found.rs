@@ -45,7 +45,7 @@ impl Found {
         u64::from(self.raw.i_size_lo.get()) | u64::from(self.raw.i_size_high.get()) << 32
     }
 
-    /// The checksum seed for the inode and for the blocks that belong to it.
+    /// The checksum seed for the inode and for the metadata blocks that belong to the inode.
     pub(super) fn seed(&self, fs: &Ext4) -> Option<u32> {
         let seed = fs.superblock.seed?;
         Some(seed.of_inode(self.number, self.raw.i_generation.get()))

@@ -197,5 +197,5 @@ impl Checker<'_> {
     }
 }
 
-/// The name of the structure to which the blocks of the resize inode belong.
+/// The name, in findings, of the blocks that the resize inode reserves for more descriptors.
 pub(super) const RESERVED_DESCRIPTORS: &str = "reserved group descriptors";

@@ -21,7 +21,7 @@ use crate::units::FsBlock;
 const PLACE: Place = Place::new("inode");
 /// An offset in `i_block`. An inode without blocks does not use the words from this offset on.
 const SPARE_WORDS: usize = 16;
-/// The maximum size in bytes of the kept inodes of directories.
+/// The maximum memory in bytes of the inodes of directories that are stored for the pass over directories.
 const KEPT: usize = 16 << 20;
 /// The flag in `i_flags` that marks an inode of the AFS server.
 const IMAGIC: InodeFlags = InodeFlags::from_bits_retain(0x2000);

@@ -26,7 +26,7 @@ const SPARE: usize = 2;
 /// The number of direct pointers in an inode.
 pub(super) const DIRECT: u64 = 12;
 
-/// A piece of a map.
+/// A piece of a file's block map.
 #[derive(Clone, Copy, Debug)]
 pub(super) enum Piece {
     /// A node of the map.
@@ -51,7 +51,7 @@ pub(super) struct Walk<'w, 'a> {
     pub(super) reader: &'w mut Reader<'a>,
     pub(super) findings: &'w mut Findings,
     pub(super) inode: &'w Found,
-    /// Whether no fault has been found so far.
+    /// Whether the walk of the map has found no fault so far.
     pub(super) sound: bool,
 }
 

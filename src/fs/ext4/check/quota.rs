@@ -16,7 +16,7 @@ use crate::fs::ext4::{ROOT as ROOT_INODE, RoCompat};
 use crate::sorting::Sorting;
 use crate::units::FsBlock;
 
-/// The space and the inodes that are charged to an id.
+/// The space and the number of inodes that are charged to the id of a user, group or project.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 struct Account {
     bytes: u64,
@@ -33,7 +33,7 @@ struct File {
     place: Place,
     /// The blocks of the tree that were read. Each block is accepted only once. The walk therefore ends.
     seen: HashSet<u32>,
-    /// The accounts of the ids in the tree.
+    /// The recorded usage of each id that the tree contains.
     found: HashMap<u32, Account>,
     /// `leaves` are the blocks of entries that the walk has read. `strays` are entries in these blocks that the tree does not refer to. A
     /// stray's key is its position, and its value is the id.

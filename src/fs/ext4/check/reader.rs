@@ -15,21 +15,23 @@ use crate::units::FsBlock;
 /// The size of a piece in bytes. A read at a random position reads one piece. If the block size is larger than this size, a piece is one
 /// block.
 const PIECE: usize = 16 << 10;
-/// The maximum number of pieces in one read. Only sequential reads reach this maximum.
+/// The maximum number of pieces (several adjacent blocks each) in one read. Only sequential reads reach this maximum.
 const AHEAD: u64 = 64;
-/// The maximum size in bytes of the cached pieces.
+/// The maximum total size in bytes of the cached blocks.
 const KEPT: usize = 32 << 20;
 
 /// The reader of metadata in the state after the journal's recovery.
 pub(super) struct Reader<'a> {
     fs: &'a Ext4,
-    /// The cached pieces by number. Pieces that were read in one request share a buffer.
+    /// The cached pieces by number. A piece consists of adjacent blocks that are read together. Pieces that were read in one request share
+    /// a buffer.
     pieces: Cache<u64, Piece>,
     blocks_per_piece: u64,
-    /// The number of the piece that follows the last read, and the number of pieces in that read.
+    /// To detect sequential reads: the number of the piece (several adjacent blocks) that follows the last read, and the number of pieces
+    /// in that read.
     next: u64,
     sequence: u64,
-    /// The blocks that the caller has announced.
+    /// The blocks that were read ahead at the caller's request.
     ahead: Ahead,
     queue: AheadQueue<'a>,
 }
@@ -54,7 +56,7 @@ impl Bytes {
         Self { buffer: Arc::new(content.to_vec().into()), at: 0, len: content.len() }
     }
 
-    /// Returns a part of these bytes.
+    /// Returns the `len` bytes at offset `at` of this block. The bytes are not copied.
     pub(super) fn part(&self, at: usize, len: usize) -> Self {
         debug_assert!(at + len <= self.len);
         Self { buffer: Arc::clone(&self.buffer), at: self.at + at, len }
@@ -97,8 +99,8 @@ impl<'a> Reader<'a> {
         self.ahead.read(&mut self.queue, runs.map(bytes).collect());
     }
 
-    /// Returns a block that was read ahead. Returns `None` for a block in the overlay, because its current content is elsewhere on the
-    /// device.
+    /// Returns a block that was read ahead. Returns `None` for a block whose current content is in the journal, because the block that was
+    /// read ahead is outdated.
     fn announced(&self, block: FsBlock) -> Option<Bytes> {
         let size = self.fs.superblock.block_size;
         let (buffer, at) = self.ahead.get(size.offset_of(block).0, size.bytes())?;
@@ -107,13 +109,13 @@ impl<'a> Reader<'a> {
     }
 
     /// Reads a block, together with the adjacent blocks of its piece. If this read fails, the unreadable sector may be in another block of
-    /// the piece. In this case the block is read alone.
+    /// the piece. In this case only the requested block is read.
     pub(super) fn block(&mut self, block: FsBlock, place: Place) -> Result<Bytes> {
         // A transaction may contain a version of the block that is newer than the block on the device.
         if let Some(content) = self.fs.blocks.dirty().get(block) {
             return Ok(Bytes::all(&content));
         }
-        // The last piece may be shorter, because it ends at the volume's end.
+        // The last piece (several adjacent blocks) may be shorter, because it ends at the volume's end.
         if self.fs.superblock.contains(block) {
             if let Some(bytes) = self.announced(block) {
                 return Ok(bytes);
@@ -135,7 +137,7 @@ impl<'a> Reader<'a> {
         Bytes { buffer: piece.buffer, at, len: size.bytes() }
     }
 
-    /// Reads a piece. Each sequential read has twice as many pieces as the previous read, up to a limit.
+    /// Reads a piece (several adjacent blocks). Each sequential read has twice as many pieces as the previous read, up to a limit.
     fn load(&mut self, number: u64) -> Result<Piece> {
         self.sequence = if number == self.next { (self.sequence * 2).min(AHEAD) } else { 1 };
         self.next = number + self.sequence;

@@ -25,11 +25,11 @@ pub(super) struct SharedBlock {
     stored: u32,
     /// The number of inodes that use the block.
     users: u32,
-    /// The charge to each of these inodes for the block's large values.
+    /// The number of blocks and of inodes that are charged to each of these inodes for the large values of the attribute block.
     charged: Charged,
 }
 
-/// The charge to an inode for its large values.
+/// The charge to an inode, in `i_blocks` and in the quota, for attribute values in separate inodes.
 #[derive(Clone, Copy, Debug, Default)]
 pub(super) struct Charged {
     /// The number that is added to `i_blocks`.
@@ -58,7 +58,8 @@ struct List<'a> {
 }
 
 impl Checker<'_> {
-    /// Checks all attributes of an inode. Returns the inode's charge for its large values.
+    /// Checks all attributes of an inode. Returns the number of blocks and of inodes that are charged to the inode for values in separate
+    /// inodes.
     pub(super) fn check_xattrs(&mut self, inode: &Found) -> Charged {
         let mut charged = Charged::default();
         if let Some((magic, list)) = inode.xattr_area().split_at_checked(4)
@@ -124,7 +125,7 @@ impl Checker<'_> {
         cluster + shared.charged
     }
 
-    /// Checks a list. Returns the charge for the large values in the list.
+    /// Checks a list of attributes. Returns the number of blocks and of inodes that are charged for the list's values in separate inodes.
     fn check_list(&mut self, inode: &Found, list: &List<'_>) -> Charged {
         let place = list.place;
         let (mut at, mut charged) = (0, Charged::default());
@@ -204,7 +205,7 @@ impl Checker<'_> {
         }
     }
 
-    /// Checks a value in a separate inode. Returns the sizes that are charged to the inode that uses the value.
+    /// Checks a value in a separate inode. Returns the number of blocks and of inodes that are charged to the inode that uses the value.
     fn check_large_value(
         &mut self,
         inode: &Found,

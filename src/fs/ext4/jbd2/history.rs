@@ -85,14 +85,16 @@ impl History {
         Ok(Self { transactions, outside: log.outside() })
     }
 
-    /// Returns the index after the last transaction of the run that contains transaction `index`.
+    /// Finds the transactions after transaction `index` whose numbers are consecutive (a run). Returns the index after the last of these
+    /// transactions.
     pub(in crate::fs::ext4) fn end_of_run(&self, index: usize) -> usize {
         let pairs = self.transactions[index..].windows(2);
         let length = pairs.take_while(|pair| follows(&pair[0], &pair[1])).count();
         index + length + 1
     }
 
-    /// Returns the index of the first transaction of the run whose last transaction is `end - 1`.
+    /// Finds the transactions before transaction `end - 1` whose numbers are consecutive (a run). Returns the index of the first of these
+    /// transactions.
     fn start_of_run(&self, end: usize) -> usize {
         let pairs = self.transactions[..end].windows(2).rev();
         let length = pairs.take_while(|pair| follows(&pair[0], &pair[1])).count() + 1;
@@ -100,7 +102,7 @@ impl History {
     }
 }
 
-/// The state of the volume's blocks after a past transaction. All transactions that this state includes belong to one run.
+/// The state of the volume's blocks after a past transaction. The state consists of the copies of transactions with consecutive numbers.
 #[derive(Default)]
 pub(in crate::fs::ext4) struct Past {
     pub(in crate::fs::ext4) overlay: Overlay,
@@ -123,11 +125,11 @@ impl Past {
     }
 }
 
-/// The transactions that have been found so far.
+/// The transactions that the scan of the log has found so far.
 #[derive(Default)]
 struct Found {
     transactions: HashMap<u32, Transaction>,
-    /// The number of copies and revocations that have been found.
+    /// The number of block copies and revocations that the scan of the log has found so far.
     blocks: usize,
 }
 
@@ -141,8 +143,8 @@ impl Found {
         })
     }
 
-    /// Adds the copies that a descriptor block lists, if their checksums are correct. Returns the number of log blocks after the descriptor
-    /// block that contain copies.
+    /// Adds the block copies that a descriptor block lists, if their checksums are correct. Returns the number of log blocks with copies
+    /// after the descriptor block.
     fn take_copies(
         &mut self,
         log: &Log,

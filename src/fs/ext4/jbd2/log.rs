@@ -125,7 +125,7 @@ impl Log {
     }
 
     /// The block type in a block's header. Returns `None` if the block does not belong to transaction `sequence`. The log then ends before
-    /// this block.
+    /// the block.
     pub(super) fn block_type(content: &[u8], sequence: u32) -> Option<u32> {
         let (header, _) = RawHeader::ref_from_prefix(content).ok()?;
         (header.h_magic.get() == MAGIC && header.h_sequence.get() == sequence)

@@ -25,10 +25,10 @@ use crate::units::{BlockSize, FsBlock};
 
 const PLACE: Place = Place::new("journal");
 
-/// The content of blocks, in log order.
+/// The content of several log blocks, in the order of the log.
 type Content = Vec<Block>;
 
-/// The log, and the newest committed versions of blocks that have not been written home.
+/// The log, and the newest committed versions of the blocks that no checkpoint has written to their home locations yet.
 pub(crate) struct LogWriter {
     /// The map of the journal: the device block of each of its blocks.
     layout: Box<[FsBlock]>,
@@ -200,7 +200,8 @@ impl LogWriter {
         Ok(())
     }
 
-    /// The device block that stores the log block at the head plus `distance`.
+    /// The device block that stores the log block `distance` blocks after the head. The head is the position of the next transaction in the
+    /// log.
     fn block(&self, distance: u32) -> FsBlock {
         self.layout[self.after(self.head, distance) as usize]
     }
@@ -210,7 +211,7 @@ impl LogWriter {
         log.start + (index - log.start + distance) % self.len()
     }
 
-    /// Writes blocks to the log from the head on. Adjoining blocks are written together.
+    /// Writes blocks to the log, beginning at the head (the position of the next transaction). Adjoining blocks are written together.
     fn write(&self, blocks: &Blocks, content: &Content) -> Result<()> {
         let mut at = 0;
         while at < content.len() {

@@ -21,7 +21,7 @@ const BATCH: usize = 1024;
 /// Recovers the journal of a volume on the device. Returns the writer for the journal, or `None` if the volume has no journal. `fs` was
 /// opened read-only.
 ///
-/// A crash during the recovery does no harm: the journal stays valid until all of its blocks are written home.
+/// A crash during the recovery does no harm: the journal stays valid until all of its copies are written to their home locations.
 pub(in crate::fs::ext4) fn restore(fs: &Arc<Ext4>) -> Result<Option<LogWriter>> {
     match &fs.journal.state {
         JournalState::None => return Ok(None),

@@ -27,7 +27,7 @@ impl Member {
         Self(tid)
     }
 
-    /// The transaction of this member.
+    /// The transaction that the operation has joined.
     pub(crate) fn tid(&self) -> Tid {
         self.0
     }

@@ -14,7 +14,7 @@ use crate::error::{Error, ErrorKind, Result};
 use crate::sync::{Condvar, Mutex, MutexGuard};
 use crate::units::FsBlock;
 
-/// The effects of a transaction, without the versions of blocks.
+/// The blocks that a transaction changed and freed, as block numbers without contents.
 #[derive(Debug, Default)]
 pub(crate) struct Work {
     /// The metadata blocks that the transaction changed, each listed once.
@@ -78,10 +78,10 @@ struct State {
 /// operation while the other commits. If a commit waited for the other thread, time would be lost, because waking a thread takes as long as
 /// a commit.
 const TAKE_TURNS: u32 = 2;
-/// The maximum of `patience`.
+/// The maximum of `patience`: a commit never waits longer than this for more threads that need it.
 const MOST_PATIENCE: Duration = Duration::from_millis(10);
 
-/// The result of an attempt to join.
+/// The result of an operation's attempt to join the running transaction.
 pub(super) enum Joined {
     /// The operation has joined this transaction.
     In(Member),

@@ -55,7 +55,7 @@ pub(super) struct Gap {
 }
 
 impl Area {
-    /// The first gap that is large enough for an entry with this name.
+    /// The first gap (unused bytes at the end of a record) that is large enough for an entry with this name.
     pub(super) fn gap(&self, name: &[u8], fs: &Ext4) -> Result<Option<Gap>> {
         let need = length(name);
         let mut at = 0;
@@ -85,11 +85,11 @@ impl Area {
     }
 }
 
-/// The bytes of the area's entries, without the area's checksum.
+/// The bytes of the entries in a block, or in a part of an inline directory, without the block's checksum.
 pub(super) struct Entries<'a>(pub(super) &'a mut [u8]);
 
 impl Entries<'_> {
-    /// Inserts an entry into a gap of this area.
+    /// Inserts an entry into unused bytes between entries (a gap).
     pub(super) fn insert(&mut self, gap: Gap, name: &[u8], target: Target) {
         let at = gap.at + gap.used;
         if gap.used > 0 {
@@ -98,8 +98,8 @@ impl Entries<'_> {
         self.put(at, gap.end, name, target);
     }
 
-    /// Removes an entry and erases its name. The record of the previous entry is extended over the removed entry. If the area has no
-    /// previous entry, the removed entry becomes unused.
+    /// Removes an entry and erases its name. The record of the previous entry is extended over the removed entry. If no entry precedes the
+    /// removed entry in these bytes, the removed entry becomes an unused entry.
     pub(super) fn remove(&mut self, spot: Spot) {
         self.0[spot.at..spot.next].fill(0);
         let begin = spot.before.unwrap_or(spot.at);
@@ -111,7 +111,7 @@ impl Entries<'_> {
         self.0[at + offset_of!(RawDirEntry, file_type)] = target.kind;
     }
 
-    /// Replaces all entries of the area by `entries`, without gaps between them.
+    /// Replaces all entries in these bytes by `entries`, without gaps between them.
     pub(super) fn pack<'n>(&mut self, entries: impl Iterator<Item = (&'n [u8], Target)>) {
         let end = self.0.len();
         self.0.fill(0);

@@ -25,15 +25,15 @@ pub(super) struct Path {
     pub(super) leaf: Area,
 }
 
-/// A node on the path.
+/// A node on the path from the root of the hash tree to a leaf.
 #[derive(Clone, Copy)]
 pub(super) struct Node {
     block: FileBlock,
     at: FsBlock,
-    /// The index of the entry on the path. This entry points to the next block on the path.
+    /// The index of the node's entry that points to the next block on the path to the leaf.
     entry: usize,
     count: usize,
-    /// The hash of the entry after the entry on the path. `None` if the entry on the path is the last entry of the node.
+    /// The hash of the node's entry after the entry that points to the next block on the path. `None` if the node has no such entry.
     next: Option<u32>,
 }
 
@@ -42,7 +42,7 @@ impl Node {
         self.count >= sb.dx_limit(dx_offset(self.block))
     }
 
-    /// Whether an entry with this hash may be inserted between the entry on the path and the next entry.
+    /// Whether an entry with this hash may be inserted directly after the entry that points to the next block on the path.
     pub(super) fn takes(&self, hash: u32) -> bool {
         self.next.is_none_or(|next| hash <= next)
     }
@@ -167,7 +167,8 @@ impl Directory<'_> {
         })
     }
 
-    /// Inserts an entry into a node, after the entry on the path. The node must not be full.
+    /// Inserts an entry into a node, directly after the entry that points to the next block on the path to the leaf. The node must not be
+    /// full.
     pub(super) fn insert_after(
         &self,
         h: &mut Handle<'_>,

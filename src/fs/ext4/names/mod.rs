@@ -53,7 +53,7 @@ struct Addition<'a> {
     target: Target,
 }
 
-/// The result of one step of adding a name.
+/// The result of one step of the addition of a name to a directory.
 #[derive(PartialEq, Eq)]
 enum Step {
     Added,

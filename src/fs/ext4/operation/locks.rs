@@ -28,7 +28,7 @@ pub(crate) struct Locks {
     rename: Mutex<()>,
     /// The total number of open handles of inodes.
     opened: AtomicUsize,
-    /// The number of pending time stamps.
+    /// The number of time stamps that are set in memory but not yet in a transaction (pending time stamps).
     stamped: AtomicUsize,
     /// The clock for the time stamps.
     clock: Clock,
@@ -61,14 +61,14 @@ pub(crate) struct Content<'a> {
     pin: Pin<'a>,
 }
 
-/// How a conversion handles a partly written block that another thread is using.
+/// How an update of the metadata for written data (a conversion) handles a partly written block that another thread is using.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Patience {
-    /// The conversion skips these blocks.
+    /// The conversion skips the blocks that other threads are using.
     None,
-    /// The conversion waits for these blocks, but returns `Busy` if its own thread has requests in flight.
+    /// The conversion waits until other threads no longer use the blocks, but returns `Busy` if its own thread has requests in flight.
     Some,
-    /// The conversion always waits for these blocks. The caller knows that no thread uses them for long.
+    /// The conversion always waits until other threads no longer use the blocks. The caller knows that no thread uses the blocks for long.
     All,
 }
 
@@ -174,7 +174,7 @@ impl Locks {
         (known.opens.load(Ordering::Relaxed) > 0).then(|| Arc::clone(&known.inode))
     }
 
-    /// Whether `inode` is the entry of the table for its inode number.
+    /// Whether the table of locks contains `inode` as the state of the inode with this number.
     pub(crate) fn is_known_as(&self, number: InodeNo, inode: &Arc<OpenInode>) -> bool {
         let shard = self.shard(number).lock();
         shard.get(&number).is_some_and(|known| Arc::ptr_eq(&known.inode, inode))
@@ -230,7 +230,8 @@ impl Locks {
         if known.stamps.has(access, now) {
             return;
         }
-        // The count of pending stamps is incremented before the stamp is set. It is therefore never zero while a stamp is pending.
+        // The count of pending time stamps (set in memory, but not yet in a transaction) is incremented before the stamp is set. The count
+        // is therefore never zero while a stamp is pending.
         self.stamped.fetch_add(1, Ordering::Relaxed);
         if !known.stamps.set(access, now) {
             self.stamped.fetch_sub(1, Ordering::Relaxed);
@@ -257,13 +258,13 @@ impl Locks {
         }
     }
 
-    /// Whether any inode has a pending stamp. The result includes all stamps that were set before the call. Each read of an inode calls
-    /// this function.
+    /// Whether any inode has a time stamp that is set in memory but not yet in a transaction (a pending stamp). The result includes all
+    /// stamps that were set before the call. Each read of an inode calls this function.
     pub(crate) fn has_stamps(&self) -> bool {
         self.stamped.load(Ordering::Relaxed) != 0
     }
 
-    /// The pending stamps of an inode.
+    /// The time stamps of an inode that are set in memory but not yet in a transaction.
     pub(crate) fn stamps(&self, number: InodeNo) -> Waiting {
         if !self.has_stamps() {
             return Waiting::default();
@@ -274,7 +275,8 @@ impl Locks {
         known.stamps.get()
     }
 
-    /// Removes and returns the pending stamps of an inode.
+    /// Removes and returns the time stamps of an inode that are set in memory but not yet in a transaction. The caller stores them in the
+    /// inode.
     pub(crate) fn take_stamps(&self, number: InodeNo) -> Waiting {
         if !self.has_stamps() {
             return Waiting::default();
@@ -282,8 +284,9 @@ impl Locks {
         let shard = self.shard(number).lock();
         let Some(known) = shard.get(&number) else { return Waiting::default() };
         let (mut pending, count) = known.stamps.take();
-        // The fence must follow the removal of the pending stamps. A write is first recorded and then sets a stamp. A write that is
-        // recorded after the fence finds no pending stamp, and sets a new stamp. A later call removes this new stamp.
+        // A write is first recorded, and then sets a time stamp if none is pending. The fence is between the removal of the stamps above
+        // and the test for recorded writes below. A write that is recorded after the fence therefore sees that no stamp is pending, and
+        // sets a new stamp, which a later call removes.
         fence(Ordering::SeqCst);
         if known.inode.content.take_written() {
             pending.written = Some(self.clock.now());
@@ -292,7 +295,7 @@ impl Locks {
         pending
     }
 
-    /// The inodes with pending stamps.
+    /// The numbers of the inodes with time stamps that are set in memory but not yet in a transaction.
     pub(crate) fn stamped(&self) -> Vec<InodeNo> {
         let mut numbers = Vec::new();
         if self.has_stamps() {
@@ -309,7 +312,7 @@ impl Locks {
 
 #[cfg(all(test, shuttle))]
 impl Locks {
-    /// The number of inodes in the table.
+    /// The number of inodes in the table of locks.
     pub(super) fn known(&self) -> usize {
         self.inodes.iter().map(|shard| shard.lock().len()).sum()
     }
@@ -364,7 +367,7 @@ impl Content<'_> {
         self.alone.as_ref()
     }
 
-    /// The state of the inode to which this content belongs.
+    /// The state, shared by all handles, of the inode whose content this value locks.
     pub(crate) fn inode(&self) -> Arc<OpenInode> {
         self.pin.known.as_ref().map(|known| Arc::clone(&known.inode)).unwrap_or_default()
     }

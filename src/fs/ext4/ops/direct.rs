@@ -166,8 +166,8 @@ impl Ext4 {
     /// Updates a file's metadata for written data (a conversion): unwritten extents become written, and the size grows.
     ///
     /// # Errors
-    /// `Busy` if the [patience](Patience::Some) does not permit a necessary wait for other requests; `NoSpace` if an extent must be split;
-    /// `ReadOnly`, `Io`.
+    /// `Busy` if other requests use a partly written block and the [patience](Patience::Some) does not permit a wait for these requests;
+    /// `NoSpace` if an extent must be split; `ReadOnly`, `Io`.
     pub(crate) fn convert(
         self: &Arc<Self>,
         number: InodeNo,
@@ -241,7 +241,7 @@ impl Operation<'_> {
                 }
                 inode.set_range_state(handle, range.clone(), ExtentState::Written)?;
             }
-            // Unconverted blocks past the end belong to a failed write or to a write in flight.
+            // Blocks past the end of the file that are not yet recorded as written belong to a failed write or to a write in flight.
             let block_size = self.superblock.block_size;
             let orphan =
                 what.orphan && block_size.blocks_for(what.reach) > block_size.blocks_for(size);
@@ -469,8 +469,8 @@ mod tests {
         assert_eq!(kinds, [IomapType::Unwritten]);
     }
 
-    /// Both writes have too little space. The write with `WHOLE` fails and leaves the file unchanged. The write without `WHOLE` is a short
-    /// transfer.
+    /// There is too little space for all data of both writes. The write with `WHOLE` fails and leaves the file unchanged. The write without
+    /// `WHOLE` writes only a part of the data.
     #[test]
     fn a_write_that_is_wanted_whole_is_not_cut() {
         const ROOM: u64 = 64 << 10;

@@ -152,7 +152,7 @@ impl Operation<'_> {
         }
         let is_gone = file.inode().is_ok_and(|inode| inode.stat().links == 0);
         if is_gone {
-            // The pending updates are dropped, because the inode number may soon be reused.
+            // The recorded changes that wait for a conversion are dropped, because the inode number may soon be reused.
             open.inode().pending.forget();
         }
         drop(open);
@@ -214,7 +214,7 @@ impl Ext4 {
         }
     }
 
-    /// Moves pending time stamps into the running transaction.
+    /// Moves the time stamps that are set only in memory into the running transaction.
     ///
     /// # Errors
     /// `ReadOnly`; the errors of reading the inodes' blocks.
@@ -223,7 +223,7 @@ impl Ext4 {
         stamped.into_iter().try_for_each(|number| self.store_stamps_waiting(number))
     }
 
-    /// Moves the pending time stamps of one inode into the running transaction.
+    /// Moves the time stamps of one inode that are set only in memory into the running transaction.
     pub(super) fn store_stamps_waiting(self: &Arc<Self>, number: InodeNo) -> Result<()> {
         self.operate(|op| {
             // Another thread may try to close and remove the inode at the same time. That thread must wait until this thread releases the
@@ -235,16 +235,17 @@ impl Ext4 {
 }
 
 impl Operation<'_> {
-    /// Moves the pending time stamps of an inode into the running transaction. The inode's lock must be held.
+    /// Moves the time stamps of an inode that are set only in memory into the running transaction. The inode's lock must be held.
     fn store_stamps_of(&self, number: InodeNo) -> Result<()> {
         if self.writing.locks.stamps(number) == Waiting::default() {
             return Ok(());
         }
-        // `store_stamps` changes nothing except the time stamps. Every other change of an inode also stores its pending time stamps.
+        // This transaction changes only the time stamps. Every other change of an inode also stores the time stamps that are set in memory.
         self.transact(STAMP_CREDITS, |handle| handle.store_stamps(number))
     }
 
-    /// The fate of an inode after the removal of one of its names. The inode's lock must be held.
+    /// Determines what happens to an inode after the removal of one of its names: the inode remains, is freed, or becomes an orphan. The
+    /// inode's lock must be held.
     pub(super) fn fate(&self, inode: &InodeToChange<'_>) -> Result<Fate> {
         let directory = inode.file_type() == FileType::Directory;
         if inode.stat().links > 1 && !directory {
@@ -259,7 +260,7 @@ impl Operation<'_> {
         Ok(if inode.has_small_map() && fits { Fate::EndsNow } else { Fate::EndsLater })
     }
 
-    /// The maximum number of blocks changed by the removal of an inode, without the blocks of the directory.
+    /// The maximum number of blocks that the removal of an inode changes. The blocks of the directory are not included.
     pub(super) fn eviction_credits(&self, inode: &InodeToChange<'_>, fate: Fate) -> u32 {
         match fate {
             Fate::Stays | Fate::EndsWhenClosed | Fate::EndsLater => 8,
@@ -267,7 +268,9 @@ impl Operation<'_> {
         }
     }
 
-    /// Frees an inode, if its fate requires this. An earlier transaction has removed the last name. The inode's lock must be held.
+    /// Completes the removal of an inode after the transaction that removed its last name. Frees the inode if its fate requires further
+    /// transactions. `failed` is the error if that transaction could not free the inode; the inode is then handled as an orphan that cannot
+    /// be removed. The inode's lock must be held.
     pub(super) fn finish(
         &self,
         file: &Locked<'_>,
@@ -359,8 +362,8 @@ impl Operation<'_> {
     /// orphan must never prevent the opening of the volume. `wrong` contains the errors of the recovery of fast commits.
     ///
     /// # Errors
-    /// Errors of the device; the inode then stays an orphan. If a second attempt also fails, for example at an unreadable sector, the
-    /// orphan is removed from the list without an error.
+    /// Errors of the device. If a second attempt fails too, for example at an unreadable sector, the orphan is removed from the list
+    /// without an error.
     pub(in crate::fs::ext4) fn end_orphans(&self, mut wrong: Vec<Error>) -> Result<()> {
         let (orphans, more) = self.adopt_orphans()?;
         wrong.extend(more);
@@ -370,8 +373,9 @@ impl Operation<'_> {
         for number in orphans {
             let orphan = self.lock(number);
             let Err(why) = self.end_orphan(&orphan) else { continue };
-            // If the device fails during a change, the journal is aborted and the error is returned. A second failure without an abort
-            // means that the orphan's sectors are unreadable. The orphan is then removed from the list.
+            // An error of the device is returned in two cases: it occurred during a change and has aborted the journal, or a second attempt
+            // succeeds. If the second attempt fails without an abort, the orphan's sectors are unreadable, and the orphan is removed from
+            // the list.
             let fails = !is_of_volume(&why)
                 && (self.writing.transactions.check().is_err() || self.end_orphan(&orphan).is_ok());
             if fails {
@@ -397,8 +401,8 @@ impl Operation<'_> {
         }
     }
 
-    /// If damaged metadata are the cause, permits that the incomplete removal of an orphan is committed. The same commit records in the
-    /// superblock that the volume has errors.
+    /// If `why` is an error of damaged metadata, permits that the incomplete removal of an orphan is committed. The same commit records in
+    /// the superblock that the volume has errors.
     fn pardon(&self, handle: &mut Handle<'_>, why: &Error) {
         if is_of_volume(why) && handle.mark_errors().is_ok() {
             handle.took_back();
