@@ -33,20 +33,17 @@ path_from() {
     esac
 }
 
-# The benches measure a release build. Each build takes minutes. So the release build runs in a separate directory, at the same time as the
-# build of the tests. Errors of the release build are shown when the tests run.
-build() {
-    say "cargo build --release, and the tests"
-    unset IRONMAP_BIN
-    timed "test: build of the tests" cargo test "${workspace[@]}" --no-run "$@" >/dev/null 2>&1 &
-    # Stops the background build if the other build fails or is interrupted.
-    trap 'kill %1 2>/dev/null || true' EXIT
-    timed "test: build for release" find_ironmap || status=$?
-    wait
-    trap - EXIT
-    [ "$status" = 0 ] || exit "$status"
-    export IRONMAP_BIN=$ironmap
+# The release program, in a directory of its own. One processor links it for minutes.
+release_build() { timed "test: build for release" find_ironmap; }
+
+# Waits for the release build that runs at the same time. Later steps use its program.
+release_program() {
+    wait "$release" || return
+    export IRONMAP_BIN=$target/release/ironmap
 }
+
+# The counts of instructions, in the release program.
+counts() { cargo test "${workspace[@]}" --test cli -- measuring::; }
 
 # Runs every suite, and the examples of the documentation. A variable whose name contains the target tells cargo to run the test programs by
 # in_memory.sh. The examples run without this script. With it, rustdoc would run them in threads of one process, and they change the working
@@ -92,6 +89,10 @@ c_library() {
 }
 
 rest() {
+    # The steps before the step "release program" use one processor, or wait, or use a build of the tests.
+    release_build &
+    release=$!
+    trap 'kill "$release" 2>/dev/null || true' EXIT
     export IRONMAP_C_STATIC=$target/debug/libironmap_capi.a IRONMAP_C_PREFIX=$target/c
     step "installation of the C library" c_library
     path_from IRONMAP_XFSPROGS lab/xfsprogs.sh
@@ -100,6 +101,9 @@ rest() {
     step sandbox tests/sandbox/run.sh "$target/debug/ironmap"
     step miri tests/miri.sh
     step aarch64 logged tests/aarch64.sh "${aarch64[@]}"
+    step "release program" release_program
+    trap - EXIT
+    step "counts of instructions" logged counts
     step lab logged lab/run.sh
     step "lab, arrays" logged lab/run.sh md
     step ceph tests/ceph/run.sh
@@ -114,7 +118,9 @@ rest() {
     step demo demo
 }
 
-build "${@:2}"
+say "build of the tests"
+unset IRONMAP_BIN
+timed "test: build of the tests" cargo test --quiet "${workspace[@]}" --no-run "${@:2}"
 case $part in
     suites) suites "${@:2}" ;;
     long) step "long suites" logged long ;;

@@ -38,7 +38,7 @@ impl Need {
             }
             Self::Variable(name) => std::env::var_os(name)
                 .is_none()
-                .then(|| format!("needs {name} in the environment, as ./x test sets it")),
+                .then(|| format!("needs {name} in the environment, as ./x test-all sets it")),
             Self::KernelExt4(feature) => {
                 let there = Path::new("/sys/fs/ext4/features").join(feature).exists();
                 (!there).then(|| format!("this kernel's ext4 lacks {feature}"))
