@@ -43,13 +43,14 @@ pub struct OpenInode {
 }
 
 impl OpenInode {
-    /// The change counter of the inode. Metadata that were read under the inode's lock are valid until the counter changes.
+    /// The change counter of the inode. A thread that reads metadata under the inode's lock can use a copy of them until the counter
+    /// changes.
     #[inline(always)]
     pub fn changes(&self) -> u64 {
         self.changes.load(Ordering::Acquire)
     }
 
-    /// Counts a change of the metadata.
+    /// Increments the change counter after a change of the metadata.
     pub fn changed(&self) {
         self.changes.fetch_add(1, Ordering::Release);
     }
