@@ -360,8 +360,8 @@ impl<T: Passenger, W: Width> Ring<T, W> {
         }
     }
 
-    /// Waits for completions of transfers with lent memory. `open` transfers are in flight. Returns the number of completions. Completions
-    /// of other requests are stored for [`pop`](Self::pop).
+    /// Waits for completions of transfers whose memory the caller lends. `open` is the number of these transfers that are in flight.
+    /// Returns the number of completed transfers. Completions of other requests are stored for [`pop`](Self::pop).
     fn collect_lent(&mut self, transfers: &mut [Transfer<'_, '_>], open: usize) -> usize {
         let mut found = 0;
         let entered = self.enter(1);
@@ -385,7 +385,7 @@ impl<T: Passenger, W: Width> Ring<T, W> {
         found
     }
 
-    /// Abandons the `open` requests with lent memory after the ring was lost.
+    /// Abandons `open` requests, whose memory the caller lends, after the ring was lost.
     ///
     /// This is sound if all of these requests are still in the submission queue, as its last entries: the kernel never takes them, because
     /// the ring is not entered again. If the kernel has taken a request, it may write to the lent memory at any time, and the completion
