@@ -1,5 +1,5 @@
-//! Each operation runs on damaged and undamaged volumes. Afterwards e2fsck finds no fault in an undamaged volume, and can still repair a
-//! damaged one.
+//! The tests run each operation on damaged and undamaged volumes. Afterwards e2fsck finds no fault in an undamaged volume, and can still
+//! repair a damaged one.
 
 use std::sync::Arc;
 
