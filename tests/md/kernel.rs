@@ -22,10 +22,10 @@ const MIB: usize = 1 << 20;
 /// The modules of the guest's kernel.
 const MODULES: &str = "libcrc32c xor raid6_pq async_tx async_memcpy async_xor async_pq async_raid6_recov md-mod linear raid0 raid1 raid10 raid456 loop";
 
-/// The expected result of an assembly of the array.
+/// The result that the test expects when ironmap assembles the array.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Is {
-    /// The array can be read, even without any set of this many members.
+    /// The array can be read. It can also be read if any members, up to this number of members, are missing.
     Complete(usize),
     /// The array can be read with all devices, and has a fault that contains this text.
     Faulty(&'static str),
