@@ -18,7 +18,7 @@ const OPTIONS: &str = "-m metadir=1 -n parent=1";
 /// The number of names in `/dir/many`. The parent pointers of so many names need a leaf.
 const NAMES: usize = 40;
 
-/// A fault: the commands of xfs_db that make it, and texts. Each text must be in a finding.
+/// A fault: the commands of xfs_db that make it, and texts. For each text, ironmap's check must have a finding that contains it.
 type Damage = (&'static str, &'static [&'static str]);
 
 const PARENTS: &[Damage] = &[

@@ -35,7 +35,7 @@ const STEPS: u64 = 700;
 const STEPS_OF_COPIES: u64 = 60;
 /// The maximum number of steps for a load that exchanges maps.
 const STEPS_OF_FRAGMENTS: u64 = 6;
-/// The number of files. Their inodes need several blocks, even with the largest block size.
+/// The number of files that are created. Their inodes need several blocks, even with the largest block size.
 const FILES: u64 = 300;
 /// After about this number of steps, the smallest log has been filled once.
 const STEPS_AROUND: u64 = 6000;

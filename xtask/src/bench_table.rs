@@ -30,8 +30,8 @@ const FIGURES: [&str; 19] = [
     "note",
 ];
 
-/// The columns that identify a work. A work is a set of rows that are compared with each other. The engine is not in this list, because the
-/// targets of one work may use different engines.
+/// The columns that identify a work, that is, a set of rows that are compared with each other. The column `engine` is not in this list,
+/// because the targets of one work may use different engines.
 const WORK: [&str; 5] = ["rw", "size", "depth", "batch", "jobs"];
 
 /// The column with the ratio of a work's second raw device. The name of this device differs between works.
@@ -119,8 +119,8 @@ impl Table {
         Ok(())
     }
 
-    /// Splits the rows into works. A work ends before a row with other values in the identifying columns, and before a row that repeats the
-    /// work's first target.
+    /// Splits the rows into works (sets of rows that are compared with each other). A work ends before a row with other values in the
+    /// identifying columns, and before a row that repeats the work's first target.
     fn works(&self) -> Result<Vec<&[Vec<String>]>> {
         let target = self.column("target")?;
         let places: Vec<_> = WORK.iter().filter_map(|name| self.column(name).ok()).collect();
@@ -146,7 +146,7 @@ impl Table {
         let depth = self.column("depth")?;
         for part in ["rw", "size", "engine", "batch", "jobs"] {
             let Ok(at) = self.column(part) else { continue };
-            // The depth limits the batch. So the batch changes with the depth.
+            // The depth limits the batch size. So the value of the column `batch` changes with the depth.
             if !differs(at) || (part == "batch" && differs(depth)) {
                 continue;
             }
@@ -159,7 +159,8 @@ impl Table {
         Ok(name)
     }
 
-    /// The ratio and the spread of a target in one work. If the work does not contain the target, the text is empty.
+    /// The ratio and the spread of a target in one work (a set of rows that are compared). If the work does not contain the target, the
+    /// text is empty.
     fn ratio(&self, rows: &[Vec<String>], wanted: &str) -> Result<String> {
         let (target, ratio) = (self.column("target")?, self.column("ratio")?);
         let found = rows.iter().find(|row| {
