@@ -71,8 +71,8 @@ struct Within {
     /// Whether a write was recorded in the lane (counter) of a queue that no longer uses the file. The next call of `take_written` resets
     /// the flag.
     written: bool,
-    /// The claims of ranges, in the order in which they were made. A claim waits for all earlier claims of overlapping ranges if one of the
-    /// two claims is exclusive.
+    /// The claims (requests for a lock on a range), in the order in which they were made. A claim waits for all earlier claims of
+    /// overlapping ranges if one of the two claims is exclusive.
     claims: Vec<Claim>,
     last: u64,
     /// Whether the kernel stopped serving a queue that had requests in flight to this file. These requests never end.
@@ -86,7 +86,8 @@ struct Claim {
     exclusive: bool,
 }
 
-/// The claim of a range. Either the range is locked, or the claim is waiting for other claims or lanes.
+/// The claim of a range: a request for a lock on it. Either the range is locked, or the claim waits until conflicting claims and requests
+/// have ended.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[must_use = "the range stays claimed until the ticket is returned"]
 pub(crate) struct Ticket {
@@ -172,7 +173,7 @@ impl ContentLock {
         self.changed.notify_all();
     }
 
-    /// Claims a range of bytes. When the claim is [granted](Self::has), the range is locked.
+    /// Requests a lock on a range of bytes (a claim). When the claim is [granted](Self::has), the range is locked.
     pub(crate) fn ask(&self, range: Range<u64>, exclusive: bool) -> Ticket {
         let mut within = self.within.lock();
         if exclusive {
@@ -187,7 +188,7 @@ impl ContentLock {
         Ticket { number: ticket, exclusive }
     }
 
-    /// Whether the claim is granted, so that the range is locked.
+    /// Whether this request for a lock (claim) is granted, so that the range is locked.
     pub(crate) fn has(&self, ticket: &Ticket) -> bool {
         self.within.lock().grants(ticket)
     }
@@ -200,7 +201,7 @@ impl ContentLock {
     pub(crate) fn wait(&self, ticket: &Ticket) -> Result<()> {
         let mut within = self.within.lock();
         while !within.grants(ticket) {
-            // A shared claim needs no error: it waits only for exclusive claims, which always end.
+            // A claim of a shared lock needs no error: it waits only for claims of exclusive locks, which always end.
             if within.lost && ticket.exclusive {
                 return Err(lost());
             }
@@ -263,8 +264,8 @@ impl Alone {
         had.then_some(alone)
     }
 
-    /// Claims a range exclusively. After this call, the caller must [wait](ContentLock::wait) for the claim, or check that the claim is
-    /// granted.
+    /// Requests an exclusive lock on a range (a claim). After this call, the caller must [wait](ContentLock::wait) for the claim, or check
+    /// that the claim is granted.
     fn ask(inode: &Arc<OpenInode>, range: Range<u64>) -> Self {
         let ticket = Some(inode.content.ask(range.clone(), true));
         Self { inode: Arc::clone(inode), range, ticket, waited: false }

@@ -103,7 +103,8 @@ impl Pending {
 
     /// Reserves `len` bytes for an append, and returns their position. The position is after the end of the file, and after all writes in
     /// flight that extend the file. `size` is the size in the metadata. The range stays reserved until the append
-    /// [ends](Self::place_ended). If `is_old` returns true, `size` may be out of date because of a conversion, and the result is `None`.
+    /// [ends](Self::place_ended). If `is_old` returns true, the metadata have changed and `size` may be out of date, so the result is
+    /// `None`.
     pub(crate) fn append(&self, size: u64, len: u64, is_old: impl FnOnce() -> bool) -> Option<u64> {
         let mut within = self.within.lock();
         if is_old() {
@@ -156,7 +157,8 @@ impl Pending {
         }
     }
 
-    /// Records that the blocks past the end of the file were freed. The inode stays an orphan until the next conversion.
+    /// Records that the blocks past the end of the file were freed. The inode stays an orphan until the next conversion of unwritten
+    /// extents.
     pub(crate) fn forget_reach(&self) {
         self.within.lock().reach = 0;
     }
@@ -168,8 +170,8 @@ impl Pending {
     }
 
     /// Cuts the mapping of an unwritten extent around `pos`. If a recorded write contains `pos`, returns the written part as a mapped
-    /// range. If not, returns the part without data. If `is_old` returns true, the mapping may be out of date because of a conversion, and
-    /// the result is `None`.
+    /// range. If not, returns the part without data. If `is_old` returns true, a conversion of extents may have made the mapping out of
+    /// date, and the result is `None`.
     pub(crate) fn refine(
         &self,
         iomap: Iomap,
@@ -198,7 +200,7 @@ impl Pending {
         Unconverted { written, size: self.size(), orphan: within.orphan, reach: within.reach }
     }
 
-    /// Records that the metadata include these writes. `changed` increments the change counter, so that other threads read the metadata
+    /// Records that the metadata include the given writes. `changed` increments the change counter, so that other threads read the metadata
     /// again.
     pub(crate) fn converted(&self, what: &Unconverted, changed: impl FnOnce()) {
         let mut within = self.within.lock();
@@ -214,7 +216,7 @@ impl Pending {
         let _ = self.size.compare_exchange(what.size, 0, Ordering::AcqRel, Ordering::Relaxed);
     }
 
-    /// Removes all records, because the content of the file is removed.
+    /// Removes all records of writes, because the content of the file is removed.
     pub(crate) fn forget(&self) {
         let mut within = self.within.lock();
         *within = Within::default();

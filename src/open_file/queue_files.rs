@@ -1,5 +1,5 @@
-//! Requests to files that can change. Each request holds a lock on its file's content from its submission to its completion. This module
-//! also does the completion work of writes.
+//! Requests to files that can change. Each request holds a lock on its file's content from its submission to its completion. After the
+//! transfer of a write, this module also does the work that remains: it records the new size and the written range.
 
 use std::cell::{Cell, RefCell};
 use std::rc::Rc;
@@ -216,7 +216,8 @@ impl QueueFiles {
     /// that wait for these contents.
     #[cold]
     pub(crate) fn leak(&mut self) -> Vec<Arc<FileHandle>> {
-        // The completions of these requests can never be processed. So the requests no longer count as requests in flight of this thread.
+        // The queue is lost, so the completions of its requests can never be processed. Therefore its requests no longer count as requests
+        // in flight of this thread.
         self.in_flight = InFlight::default();
         let files = std::mem::take(&mut self.files).into_iter().flatten();
         let leak = |file: Rc<QueueFile>| {
@@ -227,7 +228,7 @@ impl QueueFiles {
         files.filter_map(leak).collect()
     }
 
-    /// The inode number of the file in a slot, for error events.
+    /// The inode number of the file at this index (slot), for error events.
     pub(crate) fn number(&self, slot: u32) -> InodeNo {
         self.file(slot).map_or(InodeNo(0), |file| file.number)
     }

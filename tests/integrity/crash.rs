@@ -195,7 +195,7 @@ impl Case {
         self.log.marks(state.cut).max().unwrap_or(0)
     }
 
-    /// Checks at most `limit` states. For one of every `again` states, the recovery is also cut at each of its writes.
+    /// Checks at most `limit` states. For one of every `again` states, the power also fails at each write of the recovery.
     fn assert_holds(&self, seed: u64, limit: usize, again: usize) -> usize {
         let mut crashes = self.crashes();
         let names = crashes.names(seed, 2);
@@ -224,7 +224,7 @@ impl Case {
         count
     }
 
-    /// Cuts the recovery at each of its writes.
+    /// Lets the power fail at each write of the recovery.
     fn cut_recovery(&self, before: &Ram, now: u64, seed: u64) -> Result<usize, String> {
         let record = Arc::new(Record::new(Arc::new(before.snapshot())));
         drop(Integrity::open(record.clone(), None).unwrap());

@@ -14,7 +14,7 @@ pub(crate) const SIZE: u64 = 1 << 20;
 
 const BLOCK: u64 = 4096;
 
-/// A structure of the tag area.
+/// A structure of the tag area, which contains the checksums and other metadata of an integrity device.
 #[derive(Arbitrary, Clone, Copy, Debug)]
 enum Structure {
     Superblock,

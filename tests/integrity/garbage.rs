@@ -1,4 +1,5 @@
-//! Tag areas with random bytes. An open returns an error that names the fault, and never panics.
+//! Integrity devices whose tag area (the checksums and other metadata) contains random bytes. An open returns an error that names the
+//! fault, and never panics.
 
 use std::sync::Arc;
 

@@ -210,7 +210,7 @@ fn a_device_that_is_gone_ends_the_scrub() {
     assert_eq!(scrubbed.unwrap_err().errno(), Errno::ENODEV);
 }
 
-/// A check reports the blocks of the tag area that cannot be read. It still examines the other blocks.
+/// A check reports the blocks of the tag area (the checksums and other metadata) that cannot be read. It still examines the other blocks.
 #[test]
 fn a_check_goes_on_after_blocks_that_cannot_be_read() {
     for (number, options) in all_options().enumerate() {

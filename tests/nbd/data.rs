@@ -43,7 +43,7 @@ pub(crate) struct Load {
     flying: Vec<Vec<Option<Flying>>>,
     pub(crate) model: Vec<u8>,
     rng: Rng,
-    /// The number of steps that the load has run so far.
+    /// The number of steps (random requests) that were run so far.
     pub(crate) done: Arc<AtomicU64>,
 }
 

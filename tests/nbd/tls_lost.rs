@@ -78,7 +78,7 @@ fn damaged_bytes_are_lost_connections() {
     );
 }
 
-/// Runs loads through proxies that damage each connection. In every third round, the damage is in the handshake.
+/// Sends random requests through proxies that damage each connection. In every third round, the damage is in the handshake.
 pub(crate) fn survive_damage(
     rounds: u64,
     start: impl Fn(u64) -> Server,

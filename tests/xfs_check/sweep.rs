@@ -24,7 +24,7 @@ use crate::{note, require};
 
 /// The default number of values in a sample.
 const SAMPLE: usize = 30;
-/// The number of cases that run at the same time.
+/// The number of changed superblocks that are tested at the same time.
 const THREADS: usize = 2;
 
 /// Two copies of the volume. For each case, the superblocks of both copies are changed. One copy is for ironmap and xfs_repair, because
@@ -95,7 +95,8 @@ pub(crate) fn opens(image: &Image) -> ironmap::Result<()> {
     root.read_dir()?.try_for_each(|entry| entry.map(drop))
 }
 
-/// The difference between ironmap and a kernel. `None` if an exception permits it, or if the build options of the kernel explain it.
+/// The difference between ironmap and a kernel for one superblock. `None` if an exception permits the difference, or if the build options
+/// of the kernel explain it.
 pub(crate) fn compare(
     sound: &Sector,
     case: &Case,

@@ -190,7 +190,8 @@ impl<'a> Changes<'a> {
             27 => self.pieces()?,
             28 => File::create(self.path())?.set_len(0)?,
             29 => {
-                // The file is removed while it is open. It stays open until the end of the load, or until shortly before the end.
+                // The file is removed while it is open. It stays open until the threads stop to change the volume, or until shortly before
+                // that.
                 let file = self.open()?;
                 let _ = std::fs::remove_file(self.path());
                 file.write_all_at(&self.rng.bytes(5000), 0)?;

@@ -11,7 +11,7 @@ use crate::state::{End, Variant, Work, copy, load, make};
 use crate::torn::{Log, Outcomes, judge};
 
 const SEED: u64 = 0x01DE;
-/// The maximum number of steps of each load.
+/// The maximum number of changes (steps) before each state of the volume.
 const STEPS: u64 = 250;
 /// How many different damages to the tail are tried for each log.
 const DAMAGES: u64 = 2;

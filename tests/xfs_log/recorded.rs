@@ -28,14 +28,15 @@ use crate::{STEPS_AROUND, STEPS_OF_COPIES, STEPS_OF_FRAGMENTS, require};
 const SEED: u64 = 0x00c0_77ed;
 /// The default number of states for each layout.
 const STATES: u64 = 4;
-/// The maximum number of states that are checked for one recorded load.
+/// The maximum number of states that are checked for one recorded workload.
 const STATES_OF_LOAD: u64 = 20;
-/// The maximum number of further loads (recorded changes of a volume). Further loads are recorded if the earlier loads did not contain the
-/// case that the test needs.
+/// The maximum number of further workloads. Further workloads are recorded if the earlier ones did not contain the case that the test
+/// needs.
 const MORE_LOADS: u32 = 10;
-/// The maximum number of steps of a load.
+/// The maximum number of steps (changes of the volume) of a workload.
 const STEPS: u64 = 300;
-/// The number of random states at each cut. Each cut also has a state with all writes, and a state with only the durable writes.
+/// The number of random states for each position in the log of requests at which the power fails. For each position, there are two more
+/// states: with all writes, and with only the durable writes.
 const RANDOM: u32 = 6;
 /// The maximum delay of a completion, counted in requests. Because of the delays, the order of completions differs from the order of
 /// submissions.
@@ -126,9 +127,9 @@ struct Recorded {
     states: u64,
 }
 
-/// Records loads and calls `check` for each of them, until two conditions hold: enough states were checked, and `check` has found the case
-/// that the test needs. Each load begins with the final volume of the previous load. A short load sometimes sends few writes before the
-/// unmount; then all of its states are clean.
+/// Records workloads and calls `check` for each of them, until two conditions hold: enough states were checked, and `check` has found the
+/// case that the test needs. Each workload begins with the final volume of the previous workload. A short workload sometimes sends few
+/// writes before the unmount; then all of its states are clean.
 fn record_all(
     variant: &Variant,
     work: (Work, u64),

@@ -1,4 +1,4 @@
-//! Volumes that are shut down under load. Each is recovered by the kernel and by ironmap, and the two states are compared.
+//! Volumes that are shut down while threads change them. Each is recovered by the kernel and by ironmap, and the two results are compared.
 
 use std::hash::Hasher;
 use std::os::unix::fs::FileExt;
@@ -29,7 +29,7 @@ use crate::common::xfsprogs;
 const DEPTH: Depth = Depth { random: 2, stretches: 100 };
 /// The number of inodes that are in use and have no name: those of the realtime bitmap and of the realtime summary.
 const HIDDEN: u64 = 2;
-/// The number of additional threads. They all write to one shared file. About half of the loads have these threads.
+/// The number of additional threads that all write to one shared file. These threads run in about half of the cases.
 const SHARING: u64 = 5;
 
 /// The options to make and to mount a volume.
@@ -161,7 +161,7 @@ pub(crate) fn change(
     });
 }
 
-/// Dropping this value stops the load, even if the test fails.
+/// Dropping this value stops the threads that change the volume, even if the test fails.
 struct OnDrop<'a>(&'a AtomicBool);
 
 impl Drop for OnDrop<'_> {

@@ -18,7 +18,8 @@ const SEED: u64 = 0x7042;
 const BLOCK: u64 = 512;
 /// The value of `h_magicno`.
 const MAGIC: u32 = 0xfeed_babe;
-/// The maximum number of steps of a load. After so few steps, the metadata of the last records are not yet written to their own positions.
+/// The maximum number of changes (steps) of a volume before a shutdown. After so few changes, the metadata of the last log records are not
+/// yet written to their own positions.
 const STEPS: u64 = 250;
 /// After this number of steps, a small log is full, so its newest records have overwritten older ones. Records that are lost at the end of
 /// the log may have overwritten a part of its tail.

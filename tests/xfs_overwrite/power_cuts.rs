@@ -24,7 +24,7 @@ const IN_FLIGHT: usize = 6;
 /// The maximum delay of a completion, counted in calls. Because of the delays, the order of completions differs from the order of
 /// submissions.
 const LATENCY: u32 = 6;
-/// The number of states to check, and the number of random states at each cut.
+/// The number of states to check, and the number of random states for each position at which the power fails.
 const STATES: usize = 300;
 const RANDOM: u32 = 2;
 
@@ -38,7 +38,7 @@ struct Version {
     durable: Option<u64>,
 }
 
-/// For each sector that was written: its versions, in the order of the writes.
+/// For each sector that was written: its contents after each write, in the order of the writes.
 type Sectors = BTreeMap<u64, Vec<Version>>;
 
 /// A sequence of overwrites, and the device on which it runs.
@@ -229,7 +229,7 @@ fn assert_only_data(log: &Log, sectors: &Sectors, what: &str) {
     }
 }
 
-/// Returns the first sector of a state whose content is none of the permitted versions.
+/// Returns the first sector of a state whose content is not permitted: no write to the sector that may be visible has this content.
 fn fault(state: &Ram, base: &Ram, sectors: &Sectors, now: u64) -> Option<String> {
     sectors.iter().find_map(|(&sector, versions)| {
         let is_durable = |version: &Version| version.durable.is_some_and(|durable| durable <= now);

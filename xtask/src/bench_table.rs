@@ -34,7 +34,7 @@ const FIGURES: [&str; 19] = [
 /// because the targets of one work may use different engines.
 const WORK: [&str; 5] = ["rw", "size", "depth", "batch", "jobs"];
 
-/// The column with the ratio of a work's second raw device. The name of this device differs between works.
+/// The column with the ratio of the second raw device in a set of compared rows. The name of this device differs between the sets.
 const TWIN: &str = "raw, mounted twin";
 
 #[derive(Debug, PartialEq)]
@@ -90,7 +90,8 @@ impl Table {
         Ok(Self { rows: self.rows.iter().map(row).collect(), columns, ..self })
     }
 
-    /// A table with the ratios from several tables. It has a row for each work of each table, and a column for each target.
+    /// A table with the ratios from several tables. It has a row for each work (set of compared rows) of each table, and a column for each
+    /// target.
     pub(crate) fn ratios(title: String, tables: &[Self], targets: &[String]) -> Result<Self> {
         let mut rows = Vec::new();
         for table in tables {
@@ -138,7 +139,8 @@ impl Table {
         Ok(works)
     }
 
-    /// The name of a work: the title of the file, and the values of those columns that differ between the works of the file.
+    /// The name of a work (a set of compared rows): the title of the file, and the values of those columns that differ between the works of
+    /// the file.
     fn name_of(&self, first: &[String], firsts: &[&Vec<String>]) -> Result<String> {
         let title = self.title.split_once(": ").map_or(self.title.as_str(), |(_, name)| name);
         let mut name = title.to_owned();
@@ -288,7 +290,8 @@ fn figure(results: &[Value], at: usize, name: &str) -> Option<String> {
     }
 }
 
-/// The label of a target: its kind and its variant. If an earlier target of the work has the same kind, the label also contains the name.
+/// The label of a target: its kind and its variant. If an earlier target in the same set of compared rows has the same kind, the label also
+/// contains the name.
 fn label(results: &[Value], at: usize) -> String {
     let target = |row: &Value| row["target"].as_str().unwrap_or_default().to_owned();
     let kind = |target: &str| target.split(':').next().unwrap_or_default().to_owned();
@@ -308,7 +311,8 @@ fn label(results: &[Value], at: usize) -> String {
     }
 }
 
-/// How many more instructions the target needs than the first target of the same work. The number is in the file, or it is computed.
+/// How many more instructions the target needs than the first target of the same set of compared rows. The number is in the file, or it is
+/// computed.
 fn above_first(results: &[Value], at: usize) -> Option<f64> {
     let row = &results[at];
     let own = row["instructions_per_io"].as_f64()?;
@@ -384,7 +388,8 @@ mod tests {
         assert!(ratios(PLAIN, &["vol"]).is_err());
     }
 
-    /// A target with another engine belongs to the same work. If a row has the first target again, the next work begins.
+    /// Rows of targets with different engines belong to the same work (set of compared rows). If a row has the first target again, the next
+    /// work begins.
     #[test]
     fn works_are_told_apart_by_the_first_target() {
         let row = |target, engine, ratio| {

@@ -74,7 +74,7 @@ impl Crashed<'_> {
 /// How many states are checked, and which checks are made for each state.
 #[derive(Clone, Copy)]
 pub(crate) struct Plan {
-    /// The number of random states at each cut.
+    /// The number of random states for each position at which the power fails (cut).
     pub(crate) random: u32,
     /// The maximum number of states to check. The checked states are spread evenly over all states.
     pub(crate) limit: usize,

@@ -154,7 +154,7 @@ pub(super) fn of_python() -> io::Result<Functions> {
     Ok(stubs(&fs::read_to_string(STUBS)?))
 }
 
-/// The public classes, methods and functions of stubs. A class in the table stands for its constructor.
+/// The public classes, methods and functions in Python type stubs. A class in the table stands for its constructor.
 pub(super) fn stubs(text: &str) -> Functions {
     let mut found = Functions::new();
     let mut class = String::new();
