@@ -131,7 +131,7 @@ fn made(options: &str) -> Option<Image> {
         let name = format!("dir/another-name-{number}");
         fs::hard_link(root.join("dir/many"), root.join(name)).unwrap();
     }
-    // The value of this parent pointer refers to inode 128 with generation 9.
+    // The value of this attribute looks like a parent pointer to inode 128 with generation 9.
     let value = [0, 0, 0, 0, 0, 0, 0, 128, 0, 0, 0, 9];
     let flags = rustix::fs::XattrFlags::empty();
     rustix::fs::setxattr(root.join("tagged"), "user.tag", &value, flags).unwrap();
