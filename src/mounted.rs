@@ -30,7 +30,7 @@ impl HostOptions {
     }
 
     /// Selects the engine that transfers file data. [`Engine::Auto`] selects io_uring if the kernel supports it. If the device does not
-    /// support NOWAIT, each read through io_uring completes before its submission returns.
+    /// support NOWAIT, each read through io_uring completes before the call that submits the read returns.
     #[must_use]
     pub fn engine(mut self, engine: Engine) -> Self {
         self.engine = engine;
@@ -77,7 +77,8 @@ impl Host {
     }
 
     fn start(engine: Engine, own: Option<Arc<dyn Device>>) -> Result<Self> {
-        // A queue is opened as a test, so that an unavailable engine causes an error here and not at the first use.
+        // Before the host is created, a test opens a queue. So an unavailable engine causes an error here, and not at the first use of the
+        // host.
         let test = |engine| open_queue(engine, &QueueOptions::new().depth(1));
         let (served, no_io_uring) = match (&own, engine) {
             (Some(_), _) => (engine, None),
@@ -153,7 +154,7 @@ impl Host {
         Ok(Queue::new(device, options, shared.owner, Some(lanes), events))
     }
 
-    /// The recorded I/O errors of requests to files of this host.
+    /// The I/O errors that were recorded for requests to files of this host.
     #[must_use]
     pub fn events(&self) -> &Events {
         &self.shared.events

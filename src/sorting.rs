@@ -28,7 +28,7 @@ pub trait Sorting<T> {
 impl<T> Sorting<T> for [T] {
     fn order_by(&mut self, mut compare: impl FnMut(&T, &T) -> Ordering) {
         let mut from = sorted(self.len(), &mut |one, other| compare(&self[one], &self[other]));
-        // The elements are moved to their positions by swaps, one cycle of the permutation after the other.
+        // Swaps move the elements to their positions. The loop handles one cycle of the permutation after the other.
         for start in 0..self.len() {
             let mut at = start;
             loop {

@@ -131,8 +131,8 @@ pub fn block_size(device: &dyn Device) -> Result<Option<usize>> {
     Ok(footprint_on(device)?.and_then(Result::ok).map(|footprint| footprint.block_size))
 }
 
-/// Refuses a device if its tail, from byte `from` on, is in use. A file system that extends into the tail is always refused. Data whose end
-/// is unknown are refused too, if `lost` does not permit their loss.
+/// Refuses a device if the tail of the device, from byte `from` on, is in use. A file system that extends into the tail is always refused.
+/// If the device contains data whose length is unknown, they are refused too, unless `lost` permits their loss.
 ///
 /// # Errors
 /// `Exists`; the errors of the device.
@@ -175,8 +175,8 @@ fn check_ext4(device: &dyn Device, of_xfs: &str) -> Result<()> {
     }
 }
 
-/// The part of a device that its file system uses. `None` if no known format is found. The inner result is an error if the superblock does
-/// not state the part.
+/// The range of a device that its file system uses, from the start of the device. `None` if no known format is found. The inner result is
+/// an error if the superblock does not state the length.
 fn footprint_on(device: &dyn Device) -> Result<Option<Result<Footprint>>> {
     if device.size() < SMALLEST {
         return Ok(None);
@@ -199,7 +199,7 @@ mod tests {
     fn a_superblock_that_cannot_be_read_is_an_error() {
         let ram: Arc<dyn Device> = Arc::new(Ram::new(8 << 20));
         make(&*ram, &MkfsOptions::default()).unwrap();
-        // The second half of the superblock cannot be read. The first half is enough to identify the format.
+        // This branch runs if the second half of the superblock cannot be read. The first half is enough to identify the format.
         let faults = Faults { bad_sectors: [3].into(), ..Faults::default() };
         let sim = Sim::new(ram, faults);
         let found = check_tail(&sim, 1 << 20, TailLoss::DamagedVolume);

@@ -1,5 +1,6 @@
-//! Tests mapped images on full file systems. A store to a hole of such an image returns an error. Without protection, the kernel would end
-//! the program with SIGBUS. On tmpfs, a load from a hole needs the same protection. Each case runs in a separate process.
+//! Tests volumes in image files that are mapped into memory, on full file systems. A store to a hole of such an image returns an error.
+//! Without protection, the kernel would end the program with SIGBUS. On tmpfs, a load from a hole needs the same protection. Each case runs
+//! in a separate process.
 
 mod common;
 
@@ -59,7 +60,7 @@ fn read(path: &Path) {
     }
 }
 
-/// Opens the image while space is free, fills the file system, and then writes the whole image.
+/// Opens the image while the file system has free space, fills this file system, and then writes the whole image.
 fn write(path: &Path) {
     let opened = mapped(path, true, None).unwrap();
     fill(path.parent().unwrap());
@@ -70,7 +71,7 @@ fn write(path: &Path) {
     assert!(std::fs::read(path).unwrap() == bytes);
 }
 
-/// On a full file system, an open for writing fails and changes nothing. An open for reading succeeds.
+/// If the file system of the image is full, an open of the image for writing fails and changes nothing. An open for reading succeeds.
 fn refuse(path: &Path) {
     let before = (std::fs::read(path).unwrap(), path.metadata().unwrap().blocks());
     let error = mapped(path, true, None).err().expect("it was opened for writing");
@@ -190,7 +191,7 @@ fn an_image_that_shares_its_blocks() {
     let (image, other) = (share("image"), share("other"));
     in_process(TEST, "write", &image);
     assert!(std::fs::read(&first).unwrap() == vec![7; SIZE as usize]);
-    // The file system is full from this point on, so the other image cannot be opened for writing.
+    // From this point on, the file system of the images is full, so the other image cannot be opened for writing.
     in_process(TEST, "refuse", &other);
 }
 

@@ -21,8 +21,8 @@ const START: u64 = 1 << 20;
 /// The size of most file systems in this file.
 const SIZE: u64 = 32 << 20;
 
-/// A disk with one partition, on which a file system is mounted. When this value is dropped, the file system is unmounted and the disk is
-/// removed.
+/// A disk with one partition, on which a file system is mounted. When this value is dropped, the file system is unmounted and the loop
+/// device of the disk is removed.
 struct Disk {
     device: LoopDevice,
     mount: PathBuf,

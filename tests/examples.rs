@@ -165,7 +165,7 @@ fn a_log_survives_a_kill() {
     fsck(&image);
 }
 
-/// The example finds sectors that do not match their tags.
+/// The example finds sectors that do not match their tags (checksums).
 #[test]
 fn wrong_sectors_are_found() {
     require!([Need::Tool("mke2fs")]);
@@ -182,7 +182,7 @@ fn wrong_sectors_are_found() {
     drop((data_device, tag_device));
     let text = run("verified_sectors", &[&image, &tags]);
     assert!(text.contains("/dir\n") && text.contains(", 0 faults"), "{text}");
-    // The test changes one byte of the file and does not update the tag of its sector.
+    // The test changes one byte of the file and does not update the tag (checksum) of its sector.
     let bytes = std::fs::read(&image).unwrap();
     let at = bytes.windows(64).position(|window| *window == data[..64]).unwrap();
     let file = std::fs::OpenOptions::new().write(true).open(&image).unwrap();

@@ -127,19 +127,20 @@ impl Full {
 /// A system-wide setting, in seconds. After this time, the kernel removes a broken lease that was not released.
 const BREAK_TIME: &str = "/proc/sys/fs/lease-break-time";
 
-/// The file whose mapping the stopped process and the test share.
+/// The environment variable with the path of a file. The stopped process and the test map this file to share memory.
 const MEMORY: &str = "IRONMAP_LEASE_MEMORY";
 const PATH: &str = "IRONMAP_LEASE_PATH";
-// The shared words: the number of reads, the number of raw reads, the lowest allowed version, a flag that ends the process, and a flag that
-// keeps the processor busy.
+// The words in the shared memory: the number of reads, the number of reads from the device, the lowest allowed version of the data, a flag
+// that ends the process, and a flag that makes a thread keep the processor busy.
 const READS: usize = 0;
 const RAW: usize = 1;
 const LOWEST: usize = 2;
 const ENDED: usize = 3;
 const BUSY: usize = 4;
 
-/// The process that the test stops is a test function, which does nothing in a normal run. In the process, several threads read and check
-/// until the end flag is set. The thread that handles broken leases gets the lowest priority, so that a busy thread can delay it.
+/// The test stops this process, which runs a test function. In a normal test run, the function does nothing. In the process, several
+/// threads read and check until the end flag is set. The thread that handles broken leases gets the lowest priority, so that a busy thread
+/// can delay it.
 #[test]
 fn reading_process() {
     let (Some(memory), Some(path)) = (std::env::var_os(MEMORY), std::env::var_os(PATH)) else {
@@ -201,7 +202,7 @@ fn judge_reads(memory: &[AtomicU64], host: &Host, file: &File, thread: u64) {
         }
         let fits = versions(&block[..count], pos).is_some_and(|(low, _)| low >= lowest);
         if !fits {
-            // If this thread fails, it must still end the other threads.
+            // If the check of this thread fails, the thread sets the flag that ends all threads before it panics.
             memory[ENDED].store(1, SeqCst);
         }
         assert!(fits, "at {pos}: {:?}, not {lowest} or more", versions(&block[..count], pos));
@@ -209,7 +210,8 @@ fn judge_reads(memory: &[AtomicU64], host: &Host, file: &File, thread: u64) {
     }
 }
 
-/// Checks a queued read of the hole. For a hole the device gets no request. So only the lease decides whether the result is valid.
+/// Checks a queued read of a hole of the file. The device gets no request for a hole. So only the lease decides whether the result is
+/// valid.
 fn judge_hole(memory: &[AtomicU64], file: &File, queue: &mut Queue, block: Buffer) -> Buffer {
     let lowest = memory[LOWEST].load(SeqCst);
     file.submit_read(queue, block, FilePos(LEN as u64), NONE, 0).map_err(|r| r.error).unwrap();
@@ -226,8 +228,8 @@ fn judge_hole(memory: &[AtomicU64], file: &File, queue: &mut Queue, block: Buffe
     block
 }
 
-/// If a process is stopped for long enough, the kernel removes its lease. The process then discards every raw read that ends later, even
-/// before it is notified of the removal.
+/// If a process is stopped for long enough, the kernel removes its lease. The process then discards the result of every read from the
+/// device that ends later, even before it is notified of the removal.
 #[test]
 fn a_stopped_process_accepts_no_read() {
     require!([Need::Root, Need::Tool("losetup"), Need::Tool("taskset"), Need::Tool("chrt")]);
@@ -289,7 +291,7 @@ fn requests_in_flight_are_cut() {
 
 const REQUESTS: usize = 32;
 
-/// Submits reads that cover the file. Each read has its position as its token.
+/// Submits reads that cover the file. The token of each read is the read's position in the file.
 fn submit_all(file: &File, queue: &mut Queue) {
     let len = LEN / REQUESTS;
     for pos in (0..LEN as u64).step_by(len) {
@@ -345,7 +347,8 @@ fn a_file_is_closed_with_requests_in_flight() {
     }
 }
 
-/// A forked process shares the open files, their leases and their watches. If the child closes them, the parent is not affected.
+/// A forked process shares the open files, their leases and their inotify watches with its parent. If the child closes them, the parent is
+/// not affected.
 #[test]
 fn a_forked_process_closes_what_is_open() {
     require!([Need::Root, Need::Tool("losetup")]);
@@ -382,7 +385,7 @@ fn a_truncation_that_breaks_no_lease_is_met() {
         assert_eq!(file.read_at(&mut queue, &mut memory, FilePos(0)).unwrap(), 0);
         assert_eq!(file.host().unwrap().breaks, 1);
     }
-    // ironmap acquires the lease again. Then it detects further truncations too.
+    // After the truncation, ironmap acquires the lease of the file again. Then it detects further truncations too.
     std::fs::remove_file(full.mounted.path("room")).unwrap();
     std::fs::write(&full.path, content(LEN, 2)).unwrap();
     until("all are raw again", || {
@@ -476,7 +479,7 @@ fn a_thousand_leases_are_broken_with_room_for_ten_signals() {
     break_a_thousand();
 }
 
-/// A host can be dropped without a wait, even if no signal can be queued to its thread.
+/// A `Host` value can be dropped without a wait, even if no signal can be queued to its thread.
 #[test]
 fn a_host_ends_without_room_for_signals() {
     let _alone = alone();

@@ -1,5 +1,5 @@
-//! System settings can forbid leases. Then the kernel serves host files. The test is a separate program, because the settings apply to all
-//! processes.
+//! System settings can forbid leases. Then ironmap reads files of mounted file systems through the kernel. The test is a separate program,
+//! because the settings apply to all processes.
 
 mod common;
 
@@ -29,12 +29,12 @@ fn without_leases_or_inotify_the_kernel_serves_all() {
     assert_eq!((before.served(), both.served()), ("raw", "no_leases"));
     both.check(&mut queue, &content, SEED, 200);
     assert!(queue.stats().kernel_served > 0);
-    // A system setting caused the refusal of the lease. There is no writer, so ironmap does not wait for a close of the file.
+    // A system setting caused the refusal of the lease. No program writes to the file, so ironmap does not wait until a program closes it.
     assert_eq!(both.served(), "no_leases");
     assert!(host.events().take().0.is_empty(), "a refusal is no error");
     assert_eq!(Both::open(&host, &path).served(), "raw");
 
-    // Some truncations break no lease. ironmap detects them by inotify. Without inotify, the kernel must serve the file.
+    // Some truncations break no lease, and ironmap detects them by inotify. Without inotify, ironmap must read the file through the kernel.
     let off = Setting::change(INOTIFY, "0");
     let host = Host::new(&HostOptions::default()).unwrap();
     let mut queue = host.queue(&QueueOptions::default()).unwrap();

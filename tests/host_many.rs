@@ -1,5 +1,5 @@
-//! Opens ten thousand host files at the same time, with one device, one queue and one thread. The test is a separate program, because it
-//! counts descriptors and threads.
+//! Opens ten thousand files of a mounted file system at the same time, with one device, one queue and one thread. The test is a separate
+//! program, because it counts descriptors and threads.
 
 mod common;
 

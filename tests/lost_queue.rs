@@ -139,7 +139,7 @@ fn reads_of_a_host_file_keep_their_memory() {
     run_case("host", &ground, within.dir().as_os_str());
 }
 
-/// The child process of the tests above.
+/// The test function that runs in the child process of the other tests. In a normal test run, it does nothing.
 #[test]
 fn run_in_a_process() {
     let Ok(case) = std::env::var(CASE) else { return };
@@ -195,7 +195,7 @@ impl Loss {
 
 struct World {
     ground: PathBuf,
-    /// The path of the device. For a case with a mounted file system, its mount point.
+    /// The path of the device. If the test case reads files of a mounted file system, this is the path of the mount point.
     place: PathBuf,
 }
 
@@ -284,7 +284,7 @@ impl World {
         run("fsfreeze", &["--unfreeze".as_ref(), self.ground.as_os_str()]);
     }
 
-    /// The number of errors in the superblock.
+    /// The number of errors that the superblock records.
     fn errors(&self) -> u32 {
         let mut count = [0; 4];
         StdFile::open(&self.place).unwrap().read_exact_at(&mut count, 1024 + 0x194).unwrap();
@@ -336,7 +336,7 @@ impl World {
             assert!(error.to_string().contains("writes in flight"), "{error}");
         }
         let foreign = foreign();
-        // At this point the device does not record the error yet.
+        // At this point, the superblock on the device does not record the error yet.
         until("the queue is dropped", || owner.is_finished());
         self.thaw();
         owner.join().unwrap();

@@ -85,7 +85,7 @@ fn a_synchronous_read_allocates_nothing() {
     }
 }
 
-/// A request on the general path allocates nothing if it has one extent and borrowed memory.
+/// A request that does not use the short code path for simple requests still allocates nothing, if it has one extent and borrowed memory.
 #[test]
 fn a_generic_read_of_one_extent_allocates_nothing() {
     require!([Need::Bare("tags come into memory")]);
@@ -136,7 +136,8 @@ fn write_borrowed(queue: &mut Queue, file: &File, buffer: &Buffer, count: u64) {
     }
 }
 
-/// Overwrites and reads of a writable file allocate nothing. Some of the blocks are written, and some must be converted.
+/// Overwrites and reads of a writable file allocate nothing. Some of the blocks are written, and others are unwritten and are marked as
+/// written later.
 #[test]
 fn an_overwrite_allocates_nothing() {
     require!([Need::Bare("lent memory is copied, and not by the simple path")]);
@@ -186,8 +187,8 @@ fn an_overwrite_allocates_nothing() {
     }
 }
 
-/// A device computes over the data of requests. The copies, the tags and the verification allocate nothing. This holds for each method that
-/// protects memory from changes.
+/// An integrity device computes tags (checksums) of the data of requests. The copies of the data, the tags and the verification allocate
+/// nothing. This holds for each method that protects memory from changes.
 #[test]
 fn requests_over_an_integrity_device_allocate_nothing() {
     for engine in [Engine::Psync, Engine::IoUring] {
@@ -230,7 +231,8 @@ fn requests_over_an_integrity_device_allocate_nothing() {
     }
 }
 
-/// A check of the lease precedes the return of each raw read. The check allocates nothing, for synchronous and for asynchronous reads.
+/// Before a read from the device returns data of a mounted file system, the lease of the file is checked. This check allocates nothing, for
+/// synchronous and for asynchronous reads.
 #[test]
 fn a_raw_read_of_a_host_file_allocates_nothing() {
     require!([Need::Root, Need::Tool("losetup")]);
@@ -253,7 +255,7 @@ fn a_raw_read_of_a_host_file_allocates_nothing() {
     }
 }
 
-/// A batch of reads into borrowed memory allocates nothing. The files belong to volumes and to a host.
+/// A batch of reads into borrowed memory allocates nothing. The files belong to unmounted volumes and to mounted file systems.
 #[test]
 fn a_batch_of_reads_allocates_nothing() {
     require!([Need::Bare("tags come into memory")]);

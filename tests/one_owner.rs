@@ -60,7 +60,7 @@ fn readers_share_an_image_and_a_writer_keeps_them_out() {
     open(&path).unwrap();
 }
 
-/// Copies of this process's descriptors for a file. A child process has such copies until it executes its program.
+/// Copies of this process's descriptors for a file. A child process has such copies from the fork until it executes its program.
 fn as_a_child_has_them(path: &str) -> Vec<OwnedFd> {
     use rustix::process::{PidfdFlags, PidfdGetfdFlags, getpid, pidfd_getfd, pidfd_open};
     let this = pidfd_open(getpid(), PidfdFlags::empty()).unwrap();

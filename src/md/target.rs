@@ -26,13 +26,13 @@ const LEGS: usize = 253;
 pub(crate) struct Leg {
     /// The name in messages.
     pub(crate) name: String,
-    /// The device with the superblock. `None` for level 0, which has no superblocks.
+    /// The device with the superblock of the leg (a leg is a member of the array). `None` for RAID level 0, whose legs have no superblocks.
     pub(crate) metadata: Option<Arc<dyn Device>>,
     pub(crate) data: Arc<dyn Device>,
 }
 
-/// Assembles an array from its legs, which are in order. `stripe` is the length of a stripe in bytes; only level 0 uses it. A leg that is
-/// an `Err` is missing, and the error is the reason.
+/// Assembles an array from its legs (member devices), which are given in order. `stripe` is the length of a stripe in bytes; only RAID
+/// level 0 uses it. If a leg is an `Err`, the array is assembled without this leg, and the error states why the leg is missing.
 ///
 /// # Errors
 /// The errors of [`assemble`](super::assemble).
@@ -93,7 +93,7 @@ pub(crate) fn assemble_legs(
     assemble_found(found, faults)
 }
 
-/// Reads the superblock of a leg. `base` contains the values that this superblock format does not store.
+/// Reads the superblock of a leg. The superblock of the dm-raid target does not store all fields: `base` contains the values of the others.
 fn read(device: &dyn Device, base: Superblock, level: u32) -> Result<Superblock> {
     let mut block = vec![0; LEN];
     if device.size() < LEN as u64 {

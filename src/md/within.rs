@@ -4,7 +4,7 @@ use crate::device::{AnyQueue, Device, InRange, Limits, QueueOptions};
 use crate::error::{Error, Result};
 use crate::units::DevOffset;
 
-/// A range of a device. It is only read.
+/// A range of a device. The range can be read but not written.
 pub(super) struct Within<'a> {
     pub(super) device: &'a dyn Device,
     pub(super) start: u64,

@@ -22,7 +22,8 @@ use crate::sync::atomic::{
 use crate::sync::{Condvar, Mutex};
 use crate::sys::barrier;
 
-/// The shared lock of a file's content for the requests of one queue. The lane counts the requests that have locked the content.
+/// A counter of one queue's requests that have locked a file's content with a shared lock. Each queue counts in a lane of its own, so
+/// queues do not write to a common cache line.
 #[derive(Debug, Default)]
 #[repr(align(128))]
 pub(crate) struct Lane {
@@ -45,8 +46,8 @@ impl Lane {
         first
     }
 
-    /// Adds `change` to the number of requests in flight. The barrier orders this store before the check for wanted ranges. Only the
-    /// queue's thread calls this function.
+    /// Adds `change` to the number of requests in flight. The barrier orders this store before the check for threads that want an exclusive
+    /// range. Only the queue's thread calls this function.
     #[inline(always)]
     fn count(&self, change: i32) {
         self.in_flight.store(self.in_flight.load(Relaxed).wrapping_add_signed(change), Release);
@@ -57,7 +58,8 @@ impl Lane {
 /// The lock of a file's content.
 #[derive(Debug, Default)]
 pub(crate) struct ContentLock {
-    /// The number of threads that have or want an exclusive range. If it is not 0, requests cannot use lanes.
+    /// The number of threads that have or want an exclusive lock on a range. If it is not 0, requests cannot lock the content through the
+    /// counters of their queues (lanes), and must lock ranges.
     wanted: AtomicU32,
     within: Mutex<Within>,
     changed: Condvar,
@@ -66,13 +68,14 @@ pub(crate) struct ContentLock {
 #[derive(Debug, Default)]
 struct Within {
     lanes: Vec<Arc<Lane>>,
-    /// Whether a write was recorded in a lane that no longer exists. The next call of `take_written` resets the flag.
+    /// Whether a write was recorded in the lane (counter) of a queue that no longer uses the file. The next call of `take_written` resets
+    /// the flag.
     written: bool,
-    /// The claims of ranges, in the order in which they were made. A claim waits for all earlier claims of overlapping ranges if one of the
-    /// two claims is exclusive.
+    /// The claims (requests for a lock on a range), in the order in which they were made. A claim waits for all earlier claims of
+    /// overlapping ranges if one of the two claims is exclusive.
     claims: Vec<Claim>,
     last: u64,
-    /// Whether a queue was lost with requests in flight to this file. These requests never end.
+    /// Whether the kernel stopped serving a queue that had requests in flight to this file. These requests never end.
     lost: bool,
 }
 
@@ -83,7 +86,8 @@ struct Claim {
     exclusive: bool,
 }
 
-/// The claim of a range. Either the range is locked, or the claim is waiting for other claims or lanes.
+/// The claim of a range: a request for a lock on it. Either the range is locked, or the claim waits until conflicting claims and requests
+/// have ended.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[must_use = "the range stays claimed until the ticket is returned"]
 pub(crate) struct Ticket {
@@ -115,7 +119,7 @@ impl ContentLock {
         lane
     }
 
-    /// Removes a lane that its queue no longer uses. All requests that the lane has counted have completed.
+    /// Removes the lane (request counter) of a queue that no longer uses the file. All requests that the lane has counted have completed.
     pub(crate) fn remove_lane(&self, lane: &Arc<Lane>) {
         let mut within = self.within.lock();
         within.lanes.retain(|other| !Arc::ptr_eq(other, lane));
@@ -124,14 +128,15 @@ impl ContentLock {
         self.changed.notify_all();
     }
 
-    /// Whether a write was recorded in any lane since the last call.
+    /// Whether a write was recorded in the lane of any queue since the last call of this function.
     pub(crate) fn take_written(&self) -> bool {
         let mut within = self.within.lock();
         let gone = std::mem::take(&mut within.written);
         within.lanes.iter().fold(gone, |written, lane| lane.written.swap(false, Acquire) | written)
     }
 
-    /// Locks the content through a lane. Returns false if a thread has or wants an exclusive range. The caller must then claim a range.
+    /// Locks the content for a request that is counted in the lane (counter) of its queue. Returns false if a thread has or wants an
+    /// exclusive lock on a range. The caller must then lock a range of the content with a claim.
     #[inline(always)]
     pub(crate) fn enter(&self, lane: &Lane) -> bool {
         // Two threads may run at the same time. A thread that wants an exclusive range increments `wanted`, and after that checks the
@@ -145,7 +150,7 @@ impl ContentLock {
         false
     }
 
-    /// Whether a thread has or wants an exclusive range, so that requests cannot use lanes.
+    /// Whether a thread has or wants an exclusive lock on a range, so that requests must lock ranges too.
     #[inline(always)]
     pub(crate) fn is_wanted(&self) -> bool {
         self.wanted.load(Acquire) != 0
@@ -162,13 +167,13 @@ impl ContentLock {
 
     #[cold]
     fn tell(&self) {
-        // A thread that waits for a lane holds the lock `within` from its check until its wait begins. This function acquires the same lock
-        // before the notification, so the thread does not miss the notification.
+        // A thread that waits for a lane to become empty holds the lock `within` from its check until its wait begins. This function
+        // acquires the same lock before it notifies the thread, so the thread does not miss the notification.
         drop(self.within.lock());
         self.changed.notify_all();
     }
 
-    /// Claims a range of bytes. When the claim is [granted](Self::has), the range is locked.
+    /// Requests a lock on a range of bytes (a claim). When the claim is [granted](Self::has), the range is locked.
     pub(crate) fn ask(&self, range: Range<u64>, exclusive: bool) -> Ticket {
         let mut within = self.within.lock();
         if exclusive {
@@ -183,7 +188,7 @@ impl ContentLock {
         Ticket { number: ticket, exclusive }
     }
 
-    /// Whether the claim is granted, so that the range is locked.
+    /// Whether this request for a lock (claim) is granted, so that the range is locked.
     pub(crate) fn has(&self, ticket: &Ticket) -> bool {
         self.within.lock().grants(ticket)
     }
@@ -196,7 +201,7 @@ impl ContentLock {
     pub(crate) fn wait(&self, ticket: &Ticket) -> Result<()> {
         let mut within = self.within.lock();
         while !within.grants(ticket) {
-            // A shared claim needs no error: it waits only for exclusive claims, which always end.
+            // A claim of a shared lock needs no error: it waits only for claims of exclusive locks, which always end.
             if within.lost && ticket.exclusive {
                 return Err(lost());
             }
@@ -212,7 +217,7 @@ impl ContentLock {
         self.changed.notify_all();
     }
 
-    /// Ends a claim, and unlocks its range if it is locked.
+    /// Withdraws a claim of a range. If the range is locked, unlocks the range.
     pub(crate) fn give_back(&self, ticket: Ticket) {
         let mut within = self.within.lock();
         within.claims.retain(|claim| claim.ticket != ticket.number);
@@ -259,14 +264,14 @@ impl Alone {
         had.then_some(alone)
     }
 
-    /// Claims a range exclusively. After this call, the caller must [wait](ContentLock::wait) for the claim, or check that the claim is
-    /// granted.
+    /// Requests an exclusive lock on a range (a claim). After this call, the caller must [wait](ContentLock::wait) for the claim, or check
+    /// that the claim is granted.
     fn ask(inode: &Arc<OpenInode>, range: Range<u64>) -> Self {
         let ticket = Some(inode.content.ask(range.clone(), true));
         Self { inode: Arc::clone(inode), range, ticket, waited: false }
     }
 
-    /// Whether the thread had to wait until the range was locked.
+    /// Whether the thread that owns this guard had to wait until the range was locked.
     pub(crate) fn has_waited(&self) -> bool {
         self.waited
     }

@@ -43,13 +43,14 @@ pub struct OpenInode {
 }
 
 impl OpenInode {
-    /// The change counter of the inode. Metadata that were read under the inode's lock are valid until the counter changes.
+    /// The change counter of the inode. A thread that reads metadata under the inode's lock can use a copy of them until the counter
+    /// changes.
     #[inline(always)]
     pub fn changes(&self) -> u64 {
         self.changes.load(Ordering::Acquire)
     }
 
-    /// Counts a change of the metadata.
+    /// Increments the change counter after a change of the metadata.
     pub fn changed(&self) {
         self.changes.fetch_add(1, Ordering::Release);
     }
@@ -64,7 +65,8 @@ impl OpenInode {
         Alone::wait(self, range)
     }
 
-    /// The writes that are not in the metadata yet. A write is listed until it is [converted](Self::converted).
+    /// The writes that are not in the metadata yet. A write is listed until [`converted`](Self::converted) records that the metadata
+    /// include it.
     pub fn unconverted(&self) -> Unconverted {
         self.pending.unconverted()
     }
@@ -80,7 +82,8 @@ impl OpenInode {
         self.mapped_in.fetch_max(tid, Ordering::Relaxed);
     }
 
-    /// Records a completed write and its completion work. Returns whether a conversion is due, because many ranges are recorded.
+    /// Records a completed write and the metadata changes that it needs. Returns whether so many written ranges are recorded that they must
+    /// be converted to written extents.
     #[inline]
     pub(crate) fn wrote(&self, pos: FilePos, len: usize, left: CompletionWork) -> bool {
         let end = pos.0 + len as u64;

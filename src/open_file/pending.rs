@@ -13,7 +13,7 @@ use crate::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use crate::sync::{Mutex, MutexGuard};
 use crate::units::FilePos;
 
-/// If more ranges than this number are recorded, a conversion is due.
+/// If more written ranges than this number are recorded, they must be converted from unwritten to written extents.
 const MANY: usize = 1024;
 
 /// The writes that are not in the metadata yet.
@@ -21,7 +21,7 @@ const MANY: usize = 1024;
 pub(crate) struct Pending {
     /// The size of the file in bytes, if it is larger than the size in the metadata. Otherwise 0.
     size: AtomicU64,
-    /// Whether any range is recorded.
+    /// Whether any written range of an unwritten extent is recorded.
     ranges: AtomicBool,
     within: Mutex<Within>,
     /// The lock that [`Self::order`] acquires.
@@ -45,7 +45,7 @@ struct Within {
     growing: u32,
 }
 
-/// The writes that the next conversion adds to the metadata.
+/// The writes that the next conversion of unwritten extents adds to the metadata.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Unconverted {
     /// The ranges in unwritten extents that contain data, in bytes and in order. The other bytes of these extents read as zeros.
@@ -65,7 +65,7 @@ impl Pending {
         self.size.load(Ordering::Acquire)
     }
 
-    /// Whether a range is recorded, so that an unwritten extent may contain data.
+    /// Whether a written range is recorded, so that an extent that is unwritten in the metadata may contain data.
     #[inline(always)]
     pub(crate) fn has_ranges(&self) -> bool {
         self.ranges.load(Ordering::Acquire)
@@ -80,7 +80,8 @@ impl Pending {
         self.is_converted() && !self.within.lock().orphan
     }
 
-    /// Records a written range of an unwritten extent. Returns whether a conversion is due.
+    /// Records a written range of an unwritten extent. Returns whether so many ranges are recorded that they must be converted to written
+    /// extents.
     pub(crate) fn wrote(&self, range: Range<u64>) -> bool {
         let mut within = self.within.lock();
         within.insert(range);
@@ -102,7 +103,8 @@ impl Pending {
 
     /// Reserves `len` bytes for an append, and returns their position. The position is after the end of the file, and after all writes in
     /// flight that extend the file. `size` is the size in the metadata. The range stays reserved until the append
-    /// [ends](Self::place_ended). If `is_old` returns true, `size` may be out of date because of a conversion, and the result is `None`.
+    /// [ends](Self::place_ended). If `is_old` returns true, the metadata have changed and `size` may be out of date, so the result is
+    /// `None`.
     pub(crate) fn append(&self, size: u64, len: u64, is_old: impl FnOnce() -> bool) -> Option<u64> {
         let mut within = self.within.lock();
         if is_old() {
@@ -133,7 +135,7 @@ impl Pending {
         self.within.lock().appended = end;
     }
 
-    /// Records that the last append does not use its reserved position. The next append gets this position.
+    /// Records that the last append does not use its reserved position. The next append gets the same position.
     pub(crate) fn give_back(&self, order: &MutexGuard<'_, ()>, at: FilePos) {
         self.shorten(order, at.0);
         self.place_ended();
@@ -155,7 +157,8 @@ impl Pending {
         }
     }
 
-    /// Records that the blocks past the end of the file were freed. The inode stays an orphan until the next conversion.
+    /// Records that the blocks past the end of the file were freed. The inode stays an orphan until the next conversion of unwritten
+    /// extents.
     pub(crate) fn forget_reach(&self) {
         self.within.lock().reach = 0;
     }
@@ -167,8 +170,8 @@ impl Pending {
     }
 
     /// Cuts the mapping of an unwritten extent around `pos`. If a recorded write contains `pos`, returns the written part as a mapped
-    /// range. If not, returns the part without data. If `is_old` returns true, the mapping may be out of date because of a conversion, and
-    /// the result is `None`.
+    /// range. If not, returns the part without data. If `is_old` returns true, a conversion of extents may have made the mapping out of
+    /// date, and the result is `None`.
     pub(crate) fn refine(
         &self,
         iomap: Iomap,
@@ -189,15 +192,15 @@ impl Pending {
         Some(iomap.cut(FilePos(from), FilePos(to)))
     }
 
-    /// The writes that the next conversion must add to the metadata. They stay recorded until [`converted`](Self::converted) is called
-    /// after the conversion.
+    /// The writes that the next conversion must add to the metadata. Each write stays recorded until [`converted`](Self::converted) is
+    /// called, after the conversion of its range.
     pub(crate) fn unconverted(&self) -> Unconverted {
         let within = self.within.lock();
         let written = within.written.iter().map(|(start, end)| *start..*end).collect();
         Unconverted { written, size: self.size(), orphan: within.orphan, reach: within.reach }
     }
 
-    /// Records that the metadata include these writes. `changed` increments the change counter, so that other threads read the metadata
+    /// Records that the metadata include the given writes. `changed` increments the change counter, so that other threads read the metadata
     /// again.
     pub(crate) fn converted(&self, what: &Unconverted, changed: impl FnOnce()) {
         let mut within = self.within.lock();
@@ -208,11 +211,12 @@ impl Pending {
         // The counter is incremented before the flag is cleared. So a thread that sees the cleared flag also sees the new counter.
         changed();
         self.ranges.store(!within.written.is_empty(), Ordering::Release);
-        // If another write has extended the file since the conversion began, the exchange fails, and the larger size stays recorded.
+        // If another write has extended the file since the conversion began, this compare-and-exchange fails, and the larger size stays
+        // recorded.
         let _ = self.size.compare_exchange(what.size, 0, Ordering::AcqRel, Ordering::Relaxed);
     }
 
-    /// Removes all records, because the content of the file is removed.
+    /// Removes all records of writes, because the content of the file is removed.
     pub(crate) fn forget(&self) {
         let mut within = self.within.lock();
         *within = Within::default();

@@ -1,5 +1,5 @@
-//! Requests to files that can change. Each request holds a lock on its file's content from its submission to its completion. This module
-//! also does the completion work of writes.
+//! Requests to files that can change. Each request holds a lock on its file's content from its submission to its completion. After the
+//! transfer of a write, this module also does the work that remains: it records the new size and the written range.
 
 use std::cell::{Cell, RefCell};
 use std::rc::Rc;
@@ -9,16 +9,17 @@ use super::{Entered, FileHandle, InFlight, Lane, OpenInode, Ticket};
 use crate::bio::{Completion, CompletionWork};
 use crate::units::{FilePos, InodeNo};
 
-/// The files to which a queue has sent requests. Each file has a slot.
+/// The files to which a queue has sent requests. Each file has an entry (slot) in a vector.
 #[derive(Default)]
 pub(crate) struct QueueFiles {
     files: Vec<Option<Rc<QueueFile>>>,
     in_flight: InFlight,
-    /// Requests whose transfers are complete, but whose file must be synced or converted before they complete.
+    /// Requests whose transfers are complete, but which complete only after their file was synced, or its written ranges were converted to
+    /// written extents.
     unsynced: Vec<Unsynced>,
-    /// Whether some requests in flight may need a sync or a conversion before they complete.
+    /// Whether some requests in flight may complete only after a sync of their file, or after a conversion of its unwritten extents.
     expects: bool,
-    /// Files for which a conversion is due, because they have many unconverted ranges.
+    /// Files with so many written ranges in unwritten extents that the ranges must be converted to written extents.
     full: Vec<Arc<FileHandle>>,
 }
 
@@ -29,8 +30,9 @@ pub(crate) struct QueueFile {
     pub(crate) inode: Arc<OpenInode>,
     number: InodeNo,
     lane: Arc<Lane>,
-    /// The number of this queue's requests that have locked the content through the lane. The lane counts all of them as one request, so
-    /// that only the first and the last of them write to shared memory.
+    /// The number of this queue's requests that have locked the content through the lane. The lane is a counter that other threads read. It
+    /// is incremented only for the first of these requests and decremented after the last, so that the other requests do not write to
+    /// shared memory.
     by_lane: Cell<u32>,
     /// The number of this queue's requests that have locked a range.
     by_range: Cell<u32>,
@@ -38,7 +40,8 @@ pub(crate) struct QueueFile {
     keep: RefCell<Option<Arc<FileHandle>>>,
 }
 
-/// A request whose transfer is complete, but whose file must be synced or converted before the request completes.
+/// A request whose transfer is complete, but which completes only after its file was synced, or after unwritten extents of the file were
+/// converted.
 pub(crate) struct Unsynced {
     pub(crate) keep: Arc<FileHandle>,
     pub(crate) left: CompletionWork,
@@ -52,10 +55,11 @@ pub(crate) struct Holding {
     pub(crate) hold: Hold,
 }
 
-/// The kind of lock that a request has on the content of its file.
+/// The kind of lock that a request has on the content of its file: the request is counted in the lane (counter) of its queue, or has locked
+/// a range.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Hold {
-    /// A lock through the lane of the queue.
+    /// The request is counted in the lane (counter) of its queue.
     Lane,
     Range(Ticket),
 }
@@ -71,7 +75,7 @@ pub(crate) struct Completing {
 }
 
 impl Holding {
-    /// Whether one bio can describe the lock.
+    /// Whether the bio of the request can describe the lock. If not, the lock is a range lock, which needs more data.
     #[inline(always)]
     pub(crate) fn is_light(&self) -> bool {
         self.hold == Hold::Lane
@@ -83,8 +87,8 @@ impl Holding {
 }
 
 impl QueueFile {
-    /// Locks the content through the lane, until [`leave`](Self::leave). Returns false if a thread has or wants an exclusive range, because
-    /// requests then cannot use the lane.
+    /// Locks the content until [`leave`](Self::leave), by an increment of the queue's counter (lane). Returns false if a thread has or
+    /// wants an exclusive lock on a range, because requests must then lock ranges.
     #[inline(always)]
     pub(crate) fn enter(&self) -> bool {
         self.inode.content.enter(&self.lane)
@@ -149,8 +153,8 @@ impl QueueFiles {
         self.in_flight.is_none()
     }
 
-    /// Locks the content of a file through the lane, until the request is complete. Returns the inode, or `None` if the request must lock a
-    /// range.
+    /// Locks the content of a file until the request is complete, by an increment of the queue's counter (lane). Returns the inode, or
+    /// `None` if the request must lock a range.
     #[inline(always)]
     pub(crate) fn enter<'a>(
         &self,
@@ -158,7 +162,7 @@ impl QueueFiles {
         keep: impl FnOnce() -> Arc<FileHandle>,
     ) -> Option<&'a OpenInode> {
         let (inode, within) = (&*file.inode, file.by_lane.get());
-        // The request is counted before the lane is checked, because the check nearly always succeeds.
+        // The request is counted before the function checks whether the queue's lane can be used, because the check nearly always succeeds.
         file.by_lane.set(within + 1);
         let open = if within == 0 { file.enter() } else { !inode.content.is_wanted() };
         if !open {
@@ -171,7 +175,7 @@ impl QueueFiles {
         Some(inode)
     }
 
-    /// Releases the lock of a request that does not continue on the simple path.
+    /// Releases the content lock of a request that began on the short code path of simple requests but cannot continue there.
     #[cold]
     pub(crate) fn turn_back(&self, file: &QueueFile) {
         self.leave_lane(file);
@@ -195,7 +199,7 @@ impl QueueFiles {
         Some(Holding { slot, hold })
     }
 
-    /// Undoes [`begin`](Self::begin) for a request that was not submitted.
+    /// Undoes [`begin`](Self::begin): releases the content lock of a request that was not submitted.
     #[cold]
     pub(crate) fn cancel(&self, holding: Holding) {
         self.leave(holding.slot, holding.hold);
@@ -212,7 +216,8 @@ impl QueueFiles {
     /// that wait for these contents.
     #[cold]
     pub(crate) fn leak(&mut self) -> Vec<Arc<FileHandle>> {
-        // The completions of these requests can never be processed. So the requests no longer count as requests in flight of this thread.
+        // The queue is lost, so the completions of its requests can never be processed. Therefore its requests no longer count as requests
+        // in flight of this thread.
         self.in_flight = InFlight::default();
         let files = std::mem::take(&mut self.files).into_iter().flatten();
         let leak = |file: Rc<QueueFile>| {
@@ -223,7 +228,7 @@ impl QueueFiles {
         files.filter_map(leak).collect()
     }
 
-    /// The inode number of the file in a slot, for error events.
+    /// The inode number of the file at this index (slot), for error events.
     pub(crate) fn number(&self, slot: u32) -> InodeNo {
         self.file(slot).map_or(InodeNo(0), |file| file.number)
     }
@@ -237,8 +242,8 @@ impl QueueFiles {
         }
     }
 
-    /// Ends a request whose transfer is complete. Returns its completion, or `None` if the file must be synced or converted before the
-    /// request completes.
+    /// Ends a request whose transfer is complete. Returns its completion. Returns `None` if the request completes later, after its file was
+    /// synced or unwritten extents of the file were converted.
     pub(crate) fn end(
         &mut self,
         completing: Completing,
@@ -308,18 +313,19 @@ impl QueueFiles {
         }
     }
 
-    /// Records whether a submitted request may need a sync or a conversion before it completes.
+    /// Records whether a submitted request may complete only after a sync of its file, or after a conversion of unwritten extents.
     pub(crate) fn expect(&mut self, left: CompletionWork) {
         self.expects |= left.intersects(CompletionWork::BEFORE_COMPLETION);
     }
 
-    /// Whether completions must be checked before they are popped, because some of them may need a sync or a conversion.
+    /// Whether completions must be checked before they are popped, because some requests may complete only after a sync of their file or a
+    /// conversion of its unwritten extents.
     #[inline(always)]
     pub(crate) fn expects(&self) -> bool {
         self.expects
     }
 
-    /// The number of requests that wait for a sync or a conversion of their file.
+    /// The number of requests that wait until their file is synced, or until its unwritten extents are converted.
     pub(crate) fn unsynced(&self) -> usize {
         self.unsynced.len()
     }
@@ -329,7 +335,7 @@ impl QueueFiles {
         std::mem::take(&mut self.unsynced)
     }
 
-    /// Returns the files for which a conversion is due, and removes them from the list.
+    /// Returns the files with many written ranges in unwritten extents, which must be converted, and removes these files from the list.
     pub(crate) fn take_full(&mut self) -> Vec<Arc<FileHandle>> {
         std::mem::take(&mut self.full)
     }

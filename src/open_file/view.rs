@@ -18,14 +18,14 @@ const LOOKUPS: u32 = 16;
 /// The number of extents that can be read in the time of one lookup. It determines which maps count as small.
 const EXTENTS_A_LOOKUP: usize = 64;
 
-/// A value that a change counter never has.
+/// A value that the change counter of an inode never has.
 const NEVER: u64 = u64::MAX;
 
-/// The views of a queue. The index is the index of the file.
+/// The views of a queue: its copies of the sizes and maps of files. A view has the index of its file.
 #[derive(Default)]
 pub(crate) struct Views(Vec<Option<Box<View>>>);
 
-/// A copy of the size and the map of a file, and the lane through which the queue locks the content.
+/// A copy of the size and the map of a file, and the counter (lane) with which the queue locks the file's content.
 pub(crate) struct View {
     id: u64,
     pub(crate) queue_file: Rc<QueueFile>,
@@ -33,21 +33,23 @@ pub(crate) struct View {
     file: Weak<dyn WriteFile>,
     /// The inode's change counter at the time when the view was read.
     changes: u64,
-    /// Equal to `changes` if an overwrite through the handle needs only a transfer. If it needs more, this field is [`NEVER`].
+    /// Equal to `changes` if an overwrite through the handle only transfers data, without a change of metadata or a sync. If not, this
+    /// field is [`NEVER`].
     plain_at: u64,
     /// The size and the map as the file system returned them.
     map: Box<dyn WriteMap>,
     size: u64,
     /// The map, if the whole map is in memory.
     resident: OnceCell<Arc<ExtentMap>>,
-    /// The number of lookups that have read a leaf. The next field, `extents`, is the number of extents at the last read of the whole map.
+    /// The number of lookups that have read a leaf of the extent tree. The next field, `extents`, is the number of extents at the last read
+    /// of the whole map.
     lookups: Cell<u32>,
     extents: Cell<usize>,
     /// Whether the size and the map are known to be durable.
     durable: Cell<bool>,
 }
 
-/// A guard: a request has locked the content of a file through the lane of its queue.
+/// A guard. While it exists, a request has locked the content of a file, and is counted in the lane (counter) of its queue.
 pub(crate) struct Inside<'a>(&'a QueueFile);
 
 impl Deref for Inside<'_> {
@@ -142,7 +144,8 @@ impl View {
         self.open().changes() == self.changes
     }
 
-    /// Whether the view is up to date and an overwrite needs only a transfer. The caller has locked the content.
+    /// Whether the view is up to date and an overwrite only transfers data, without a change of metadata or a sync. The caller has locked
+    /// the content.
     #[inline(always)]
     pub(crate) fn takes_overwrites(&self, inode: &OpenInode) -> bool {
         inode.changes() == self.plain_at
@@ -153,17 +156,20 @@ impl View {
         &self.queue_file.inode
     }
 
-    /// Whether all metadata that a read of overwritten data needs are durable.
+    /// Whether all metadata that a read of the file needs are durable. If so, a durable overwrite needs no commit: it is enough that the
+    /// data reach the medium.
     pub(crate) fn is_durable(&self) -> bool {
-        // The answer of the file system is stored in the view: after a change of the map or the size, the view is out of date. Pending
-        // writes do not make the view out of date, so they are checked at each call.
+        // Once the file system has answered that the size and the map are durable, the answer is stored in the view. It stays true for this
+        // view: after a change of the map or the size, the view is out of date. Pending writes do not make the view out of date, so they
+        // are checked at each call.
         if !self.durable.get() {
             self.durable.set(self.file.upgrade().is_some_and(|file| file.is_durable()));
         }
         self.durable.get() && !self.open().pending.has_ranges() && self.open().pending.size() == 0
     }
 
-    /// Locks the content through the lane. Returns `None` if requests cannot use the lane at the moment.
+    /// Locks the content by an increment of the queue's counter (lane). Returns `None` if a thread has or wants an exclusive lock on a
+    /// range, because requests must then lock ranges.
     #[inline(always)]
     pub(crate) fn enter(&self) -> Option<Inside<'_>> {
         // A drop of the guard releases the lock. So the guard is created only if the lock was acquired.
@@ -257,8 +263,8 @@ impl MapFile for View {
             if iomap.kind != IomapType::Unwritten {
                 return Ok(iomap);
             }
-            // A conversion may remove the range from the pending writes at the same time. It also changes the counter, so `is_old` detects
-            // the conversion.
+            // A conversion of unwritten extents may remove the range from the pending writes at the same time. The conversion also changes
+            // the counter, so `is_old` detects it.
             let is_old = || self.open().changes() != changes;
             if let Some(refined) = self.open().pending.refine(iomap, pos, is_old) {
                 return Ok(refined);

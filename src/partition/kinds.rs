@@ -118,8 +118,8 @@ impl Processor {
     }
 }
 
-/// All types: the name, and the bytes of the GUID in the order in which a GUID is written as text. `root`, `usr` and their hash trees have
-/// a type for each processor: `root-x86-64`, `root-x86-64-verity`.
+/// All types: the name, and the bytes of the GUID in the order in which a GUID is written as text. Partitions for `/` (`root`) and `/usr`
+/// (`usr`), and those for their hash trees, have a separate type for each processor, for example `root-x86-64` and `root-x86-64-verity`.
 pub fn all() -> impl Iterator<Item = (String, [u8; 16])> {
     let common = COMMON.iter().map(|(name, guid)| ((*name).to_owned(), *guid));
     let of_processors = PROCESSORS.iter().flat_map(|processor| {
@@ -155,7 +155,8 @@ pub fn verified_by(guid: &[u8; 16]) -> Option<[u8; 16]> {
 mod tests {
     use super::*;
 
-    /// A type that is found by its name has this name, and each type of hash trees has a type of protected data.
+    /// For each type, a search for its name finds this type. Each type of partitions with hash trees has a type of partitions that the hash
+    /// trees protect.
     #[test]
     fn names_and_types_are_unique() {
         for (name, guid) in all() {

@@ -150,7 +150,7 @@ impl NewTable {
         Ok(array)
     }
 
-    /// A header for sector `own`. The array of entries that belongs to this header begins in sector `first`.
+    /// A header that will be written to sector `own`. The array of entries that belongs to this header begins in sector `first`.
     fn header(
         &self,
         own: u64,
@@ -242,7 +242,7 @@ mod tests {
         }
     }
 
-    /// An invalid table is refused before anything is written.
+    /// A table with overlapping, misplaced or too many partitions is refused before anything is written.
     #[test]
     fn impossible_tables_are_refused() {
         let disk = Ram::new(16 * MIB);

@@ -86,7 +86,7 @@ fn logical(device: &dyn Device, sector: u64, extended: Entry, found: &mut Found)
             break;
         }
         if at * sector + 512 > device.size() {
-            // The device was truncated before this table. This table and the rest of the chain are lost.
+            // The device was truncated before the position of this table. So this table and all later tables of the chain are lost.
             return Ok(());
         }
         found.tables.push(at * sector..(at + 1) * sector);

@@ -95,7 +95,8 @@ impl PartitionTable {
             Err(error) if sector > 512 && error.kind() == ErrorKind::Corrupt => {
                 mbr::read(device, 512).map_err(|_| error)?
             }
-            // If partitions end past the device, the table may count in units of 512 bytes. So it is read again with this unit.
+            // If partitions end past the device, the table may count in units of 512 bytes. So the function reads the table again with this
+            // unit.
             Ok(Some(found)) if sector > 512 && !fit(&found.partitions, device) => {
                 mbr::read(device, 512)?.or(Some(found))
             }
@@ -117,13 +118,13 @@ impl PartitionTable {
             [partition.start, end].into_iter().find(|end| *end > offset)
         });
         let tables = self.tables.iter().map(|table| table.start).filter(|start| *start > offset);
-        // A partition may contain bytes that the table claims for itself. If the offset is in a partition, the end is therefore the end of
-        // this partition.
+        // A damaged table may contain a partition that overlaps the bytes of the table itself. Therefore the start of a table counts as an
+        // end only if the offset is not in a partition.
         let tables = tables.filter(|_| !self.is_in_partition(offset));
         ends.chain(tables).min().unwrap_or(u64::MAX)
     }
 
-    /// Whether a byte belongs to the table and not to a partition.
+    /// Whether a byte of the device belongs to the partition table and to no partition.
     #[must_use]
     pub fn has_byte(&self, at: u64) -> bool {
         self.tables.iter().any(|table| table.contains(&at)) && !self.is_in_partition(at)
@@ -257,8 +258,8 @@ mod tests {
         assert_eq!(table.to_string(), r#"its GPT has p1 (8 MiB, "boot"), p3 (16 MiB, "Größe")"#);
     }
 
-    /// A part that is selected by its first byte ends at the end of its partition, at the start of the next partition, or at the backup of
-    /// the table.
+    /// A user can select a part of the disk by the first byte of the part. The part ends at the end of its partition, at the start of the
+    /// next partition, or at the backup of the table.
     #[test]
     fn a_place_ends_where_a_partition_begins_or_ends() {
         let Some(image) = gpt_disk() else { return };
@@ -294,8 +295,8 @@ mod tests {
         }
     }
 
-    /// If the first copy of a table is lost, the table has a fault. If the backup is lost, the table has no fault. If both are lost, the
-    /// disk is refused.
+    /// If the first copy of a table is lost, the backup is used and the table reports a fault. If the backup is lost, the table reports no
+    /// fault. If both copies are lost, the disk is refused.
     #[test]
     fn a_gpt_is_read_by_the_copy_that_is_left() {
         const LAST: u64 = 64 * MIB - 512;
@@ -399,7 +400,8 @@ mod tests {
             part(6, 10 * MIB, 4 * MIB, ""),
         ];
         assert_eq!(table.partitions, expected);
-        // A part that begins before a table of the chain ends where the table begins. The bytes of a table are not part of any partition.
+        // A part of the disk that begins before a table of the chain of logical partitions ends where this table begins. The bytes of a
+        // table are not part of any partition.
         let [_, chain @ ..] = &table.tables[..] else { panic!("{:?}", table.tables) };
         assert_eq!(chain.len(), 2);
         for at in chain {

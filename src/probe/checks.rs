@@ -103,8 +103,8 @@ fn is_firmware_raid(sector: &[u8]) -> bool {
     via || silicon || jmicron
 }
 
-/// Whether the bytes are a superblock of Minix. It contains a magic number in either byte order, its inode map is large enough for the
-/// inodes, and the data begin after the maps.
+/// Whether the bytes are a superblock of Minix. A superblock contains a magic number in either byte order, its inode map is large enough
+/// for the inodes, and the data begin after the maps.
 fn is_minix(bytes: &[u8]) -> bool {
     if bytes.len() < 32 {
         return false;

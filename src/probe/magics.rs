@@ -76,8 +76,8 @@ const PROMISE: &[At] = &[
     sectors(3087),
 ];
 
-/// The positions at which the second header of LUKS 2 may be. It follows the first header and the first header's area, which together have
-/// one of these lengths.
+/// The positions at which the second header of LUKS 2 may be. The second header follows the first header and the JSON area of the first
+/// header, which together have one of these lengths.
 const LUKS_SECOND: &[At] = &[
     Start(16 << 10),
     Start(32 << 10),

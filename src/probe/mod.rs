@@ -21,7 +21,7 @@ use crate::units::DevOffset;
 /// The byte after the superblock of ext2, ext3 and ext4. A device with fewer bytes has no such superblock.
 pub(crate) const SMALLEST: u64 = 2048;
 
-/// The device is read in parts of this length. Each part is read once, so an NBD server gets few requests.
+/// The device is read in parts of this length, and each part is read once. So only few requests are needed, for example to an NBD server.
 const PART: u64 = 64 << 10;
 
 /// Names the content of the device, for example `a btrfs file system: not supported`. Returns `None` if the content is not recognised.
@@ -77,7 +77,8 @@ impl Content<'_> {
                     let skip = (from % PART) as usize;
                     bytes.extend(&part[skip..skip + (until - from) as usize]);
                 }
-                // The part contains an unreadable sector, but the requested bytes may be readable. So only the requested bytes are read.
+                // The part could not be read as a whole because it contains an unreadable sector, but the requested bytes may be readable.
+                // So only the requested bytes are read.
                 None => {
                     let mut piece = vec![0; (until - from) as usize];
                     if self.device.read_exact_at(&mut piece, DevOffset(from)).is_err() {
@@ -224,7 +225,7 @@ mod tests {
         assert!(probe(&Ram::from_image(&image)).is_some_and(|name| name.contains("qcow2")));
     }
 
-    /// Boot code, a partition table and patterns are not a format.
+    /// Boot code, a partition table, and repeated byte patterns are not recognised as a format.
     #[test]
     fn boot_sectors_and_noise_are_no_format() {
         let mut boot = vec![0; 1 << 20];

@@ -110,7 +110,8 @@ mod tests {
         }
     }
 
-    /// Generations are used as seeds. Different generations must give different guards for the same data.
+    /// The generation of a sector (its application tag) can be the seed of its guard. Different seeds must give different guards for the
+    /// same data.
     #[test]
     fn every_seed_gives_another_guard() {
         let data = Rng(7).bytes(512);

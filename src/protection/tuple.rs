@@ -46,11 +46,12 @@ impl Interval {
 /// The kind of a tuple.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum TupleKind {
-    /// T10 DIF: a CRC16, and the lower 32 bits of the sector's number. Two sectors whose numbers differ by 2^32 have equal reference tags.
+    /// T10 DIF: the tuple contains a CRC16, and the lower 32 bits of the sector's number. Two sectors whose numbers differ by 2^32 have
+    /// equal reference tags.
     ///
     /// The guard detects every change of one or two bits. It misses one in 65,536 of the larger changes that spread over more than 16 bits.
     T10,
-    /// NVMe with a 64-bit guard: a CRC64, and the lower 48 bits of the sector's number.
+    /// NVMe with a 64-bit guard: the tuple contains a CRC64, and the lower 48 bits of the sector's number.
     Nvme64,
 }
 
@@ -126,7 +127,7 @@ impl fmt::Display for Mismatch {
 }
 
 impl Protection {
-    /// Computes the tuples of a run of sectors, and writes them to `tuples`.
+    /// Computes the tuples (protection information) of consecutive sectors, and writes the tuples to `tuples`.
     ///
     /// `first` is the number of the first sector, in protection intervals from the start of the device.
     ///
@@ -140,8 +141,8 @@ impl Protection {
         }
     }
 
-    /// Compares a run of sectors with their tuples. All tuples must have the application tag `application`. If it is `None`, any tag is
-    /// accepted, for example a generation.
+    /// Compares consecutive sectors with their tuples. All tuples must have the application tag `application`. If `application` is `None`,
+    /// any tag is accepted, for example a generation.
     ///
     /// # Errors
     ///
@@ -395,7 +396,7 @@ mod tests {
     }
 
     fn mismatches(protection: Protection, data: &[u8], tuples: &[u8]) -> Vec<Mismatch> {
-        // If tags are generations, the expected tag is unknown, so any tag is accepted.
+        // If the application tags are generations, the test does not know the expected tag, so any tag is accepted.
         let application = (!protection.generation).then_some(APPLICATION);
         let mut found = Vec::new();
         protection.mismatches(data, tuples, FIRST, application, |wrong| found.push(wrong));

@@ -1,4 +1,5 @@
-//! Does the completion work of writes whose transfers are complete. Handles a queue that is lost with writes in flight.
+//! Syncs the files of writes whose transfers are complete, or converts unwritten extents of these files, before the writes complete. Also
+//! handles a queue that is lost with writes in flight.
 
 use std::sync::Arc;
 use std::sync::mpsc::channel;
@@ -10,15 +11,15 @@ use crate::bio::CompletionWork;
 use crate::dio::Unsynced;
 use crate::error::{Errno, Error, ErrorKind, Result};
 
-/// The maximum time for which the drop of a lost queue waits until the volume's error is written to the device. If the device does not
-/// answer, this write may never complete.
+/// The maximum time for which the drop of a lost queue (which the kernel no longer serves) waits until the error of the volume is written
+/// to the device. If the device does not answer, this write may never complete.
 const NOTED: Duration = Duration::from_secs(1);
-/// The completion work that needs a sync. A sync includes a conversion.
+/// The completion work that needs a sync of the file. Each sync also converts the written ranges of unwritten extents.
 const SYNCS: CompletionWork = CompletionWork::SYNC.union(CompletionWork::DATASYNC);
 
 impl Queue {
-    /// Converts files that have many unconverted ranges. Also syncs or converts the files of writes that wait for this. Each file is synced
-    /// or converted once for all of its writes.
+    /// Converts the written ranges of files that have many such ranges in unwritten extents. Also completes the writes that wait for a sync
+    /// of their file or for such a conversion. Each file is synced or converted once for all of its writes.
     #[cold]
     pub(super) fn finish_left(&mut self) {
         for keep in self.state.files.take_full() {
@@ -26,8 +27,8 @@ impl Queue {
             let _ = self.alone(|| keep.file.convert());
         }
         let mut unsynced = self.state.files.take_unsynced();
-        // If the file's metadata are durable, a write needs only a flush of the device. All such writes share one flush: the sync of one of
-        // the files.
+        // If the file's metadata are durable, the write needs only a flush of the device. One flush is enough for all writes of this kind:
+        // the sync of one of the files makes this flush.
         let flushed = |write: &mut Unsynced| {
             write.left == CompletionWork::DATASYNC && write.keep.file.is_durable()
         };
@@ -48,7 +49,8 @@ impl Queue {
         }
     }
 
-    /// Does the completion work of writes, and then completes the writes. If the work fails, each write gets the error.
+    /// Does the sync or the conversion for which writes wait, and then completes the writes. If it fails, each write completes with the
+    /// error.
     fn finish(&mut self, writes: Vec<Unsynced>, work: impl Fn() -> Result<()>) {
         let failed = self.alone(work).err();
         for Unsynced { mut completion, .. } in writes {
@@ -97,7 +99,7 @@ impl Queue {
         let ends = Arc::clone(&end);
         match thread::Builder::new().name("ironmap-lost".to_owned()).spawn(move || ends()) {
             Ok(_) => {
-                // After this drop, only the thread owns the sender. So the channel is closed when the thread ends.
+                // After this drop, only the thread owns the sender of the channel. So the channel is closed when the thread ends.
                 drop(end);
                 let _ = hears.recv();
                 let _ = hears.recv_timeout(NOTED);

@@ -82,7 +82,8 @@ use crate::open_file::{Owner, Views};
 pub struct Queue {
     pub(crate) device: AnyQueue,
     pub(crate) state: State,
-    /// The maps of host files. A map is valid for one tenure: a period during which the lease is held without interruption.
+    /// The maps of host files (files of mounted file systems). A map is valid for one tenure: a period during which the lease is held
+    /// without interruption.
     pub(crate) lanes: Option<Box<Lanes>>,
     /// The queue's views of files that can change: copies of their sizes and maps.
     pub(crate) views: Views,
@@ -113,7 +114,7 @@ impl Queue {
         if self.owner == owner { Ok(()) } else { Err(foreign()) }
     }
 
-    /// Switches the simple path on or off, for measurements. It is on by default.
+    /// Switches the short code path for simple requests on or off, for measurements. It is on by default.
     #[doc(hidden)] // This function is public only for measurements.
     pub fn set_simple(&mut self, on: bool) {
         self.state.set_simple(on);
@@ -127,14 +128,14 @@ impl Queue {
     }
 
     /// The present number of bytes in bounce buffers. A bounce buffer is allocated at its first use. One buffer of 64 KiB does not count
-    /// towards the limit. It is used for repeated reads, and for writes that a call carries out before it returns.
+    /// towards the limit. This buffer serves repeated reads, and writes that complete within the call that submits them.
     #[must_use]
     pub fn bounce_bytes(&self) -> usize {
         self.state.bounce_bytes()
     }
 
     /// The counters of this queue.
-    #[doc(hidden)] // These counters belong to the layer below, and change with it.
+    #[doc(hidden)] // The direct-I/O layer defines these counters, and may change them.
     #[must_use]
     pub fn stats(&self) -> &Stats {
         self.state.stats()
@@ -207,7 +208,8 @@ impl Queue {
         Ok(())
     }
 
-    /// Does the completion work of writes whose transfers are complete.
+    /// Syncs the files of writes whose transfers are complete, or converts unwritten extents of these files, so that the writes can
+    /// complete.
     #[inline]
     fn finish_writes(&mut self) {
         if self.state.files.expects() {
@@ -233,7 +235,7 @@ impl Queue {
         if self.lanes.is_some() {
             return self.pop_finished();
         }
-        // Each kind of device has its own call of `pop`, also to avoid this additional move.
+        // For each kind of device, this macro makes a separate call of `pop`. This also avoids the move of the completion through memory.
         with_queue!(&mut self.device, device => dio::pop(device, &mut self.state))
     }
 

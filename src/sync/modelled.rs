@@ -26,7 +26,8 @@ pub(crate) struct Mutex<T>(sync::Mutex<T>);
 
 pub(crate) struct MutexGuard<'a, T> {
     mutex: &'a Mutex<T>,
-    /// The guard of the checker's lock. It is `None` while it is passed to a condition variable, or while the lock is temporarily unlocked.
+    /// The guard of the model checker's lock. The field is `None` while the checker's guard is passed to a condition variable, or while the
+    /// lock is temporarily unlocked.
     held: Option<sync::MutexGuard<'a, T>>,
 }
 

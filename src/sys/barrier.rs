@@ -57,7 +57,8 @@ mod tests {
 
     use super::*;
 
-    /// The test runs many rounds. In each round, at least one thread must see the write of the other thread.
+    /// The test runs many rounds of Dekker's algorithm. In each round, at least one of the two threads must see the write of the other
+    /// thread.
     #[test]
     fn one_of_two_sees_what_the_other_wrote() {
         const ROUNDS: usize = if cfg!(miri) { 50 } else { 20_000 };

@@ -180,8 +180,7 @@ impl Buffer {
 
     /// Returns the owner of the memory, as the type that the caller requests.
     ///
-    /// # Errors
-    /// Returns the buffer if other buffers share the memory, or if the owner has another type.
+    /// Returns the buffer unchanged if other buffers share the memory, or if the owner has another type.
     pub fn into_owner<O: Send + Sync + 'static>(mut self) -> Result<O, Self> {
         let is_whole = Arc::get_mut(&mut self.region).is_some_and(
             |region| matches!(&region.memory, Source::Owner(owner) if owner.is::<O>()),

@@ -50,7 +50,7 @@ const WIDE: usize = 256;
 #[cfg(all(target_arch = "x86_64", not(miri)))]
 #[target_feature(enable = "avx512f")]
 unsafe fn copy_wide(from: *const u8, to: *mut u8, len: usize) {
-    // `at` is the distance from the ends of the ranges. It begins at `-len` and ends at 0.
+    // `at` is an offset from the ends of the two ranges. It begins at `-len` and ends at 0.
     let (from_end, to_end) = (from.wrapping_add(len), to.wrapping_add(len));
     // SAFETY: each iteration reads and writes the next WIDE bytes of the ranges, until none remain.
     unsafe {

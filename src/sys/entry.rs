@@ -19,8 +19,8 @@ pub(crate) trait Width {
     /// Whether an entry of this size can contain a command to an NVMe namespace.
     const COMMANDS: bool;
 
-    /// Returns the entry of a command. It may be called only if [`COMMANDS`](Self::COMMANDS) is true. `place` is the index of the command's
-    /// memory in the ring's table of registered memory.
+    /// Returns the entry of an NVMe command. It may be called only if [`COMMANDS`](Self::COMMANDS) is true. `place` is the index of the
+    /// command's data memory in the ring's table of registered memory.
     fn command(
         file: RingFile,
         operation: u32,
@@ -103,7 +103,7 @@ pub(crate) enum RingOp {
     Flush,
 }
 
-/// A request without its memory.
+/// A request to a ring, without the memory for its data.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Request {
     pub(crate) file: RingFile,
@@ -114,9 +114,9 @@ pub(crate) struct Request {
 }
 
 impl Request {
-    /// Returns the entry of a request whose memory is in a slot. If the memory has several ranges, the list of the ranges is written to
-    /// `iovecs`. Old kernels may read this list until the request completes. If the request has tuples (protection information), the entry
-    /// also contains their address.
+    /// Returns the submission queue entry of a request whose memory the ring owns. If the memory has several ranges, the list of the ranges
+    /// is written to `iovecs`. Old kernels may read this list until the request completes. If the request has tuples (protection
+    /// information), the entry also contains their address.
     #[inline(always)]
     pub(super) fn owned<W: Width>(
         self,
@@ -146,7 +146,7 @@ impl Request {
         self.vectored::<W>(iovecs.as_ptr(), iovecs.len(), len, tuples)
     }
 
-    /// Returns the entry of a request whose memory the caller lends.
+    /// Returns the submission queue entry of a request whose memory the caller lends.
     pub(super) fn lent<W: Width>(
         self,
         bufs: &mut [IoSliceMut<'_>],
@@ -308,7 +308,8 @@ mod tests {
         count
     }
 
-    /// Reads fill each form of owned memory correctly, even if slots and other requests are moved in memory.
+    /// Reads fill each form of memory that a request can own, even if the ring's slots and other requests are moved in memory during the
+    /// read.
     #[test]
     fn an_entry_has_the_addresses_of_its_requests_memory() {
         let memories = || {

@@ -118,8 +118,8 @@ mod tests {
         fifo.vacant().map(|slot| slot.fill(value)).is_some()
     }
 
-    /// For each number of slots up to 5, the queue returns the same values as a `VecDeque`. The test often makes the values continue from
-    /// the last slot to slot 0.
+    /// For each number of slots up to 5, the queue returns the same values as a `VecDeque`. In the test, the stored values often continue
+    /// from the last slot to slot 0.
     #[test]
     fn it_holds_what_a_deque_holds() {
         for slots in 0..=5 {

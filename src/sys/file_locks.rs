@@ -24,7 +24,7 @@ fn call(file: BorrowedFd<'_>, command: libc::c_int, lock: &mut libc::flock) -> R
     Ok(())
 }
 
-/// Acquires a shared lock on a byte. The lock exists until it is released or the file is closed.
+/// Acquires a shared lock on a byte of the file. The lock exists until the caller releases the lock or closes the file.
 pub(crate) fn share(file: BorrowedFd<'_>, byte: u32) -> Result<(), Errno> {
     call(file, libc::F_OFD_SETLK, &mut lock_of(libc::F_RDLCK, byte))
 }

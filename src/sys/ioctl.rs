@@ -9,7 +9,8 @@ use rustix::io::Errno as OsErrno;
 
 use crate::error::Errno;
 
-// The number of each operation contains the size of its structure. The structures are declared below (Linux's include/uapi).
+// The number of each `ioctl` operation contains the size of the operation's structure. The structures are declared below, as in Linux's
+// include/uapi.
 const FS_IOC_FIEMAP: libc::c_ulong = 0xC020_660B;
 const FS_IOC_GETVERSION: libc::c_ulong = (2 << 30)
     | ((size_of::<libc::c_long>() as libc::c_ulong) << 16)

@@ -1,4 +1,4 @@
-//! Kernel leases (`fcntl`), and the thread that the kernel notifies when a lease is broken.
+//! Kernel leases on files (`fcntl`), and the thread that the kernel notifies when a program breaks a lease.
 //!
 //! The kernel sends the signal of a lease to one thread. This thread blocks all signals, and receives the lease signal with `sigtimedwait`,
 //! so no signal handler of the application runs. The thread also receives every signal with the same number that is sent to the process.
@@ -34,7 +34,7 @@ fn check(result: libc::c_int) -> Result<libc::c_int, Errno> {
     Ok(result)
 }
 
-/// A reference to the thread that receives notifications. Any thread can use this reference.
+/// A reference to the thread that receives notifications about broken leases. Any thread can use this reference.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Watcher {
     tid: libc::pid_t,
@@ -51,14 +51,14 @@ impl Watcher {
         check(unsafe { libc::fcntl(file.as_raw_fd(), libc::F_SETLEASE, libc::F_RDLCK) }).map(drop)
     }
 
-    /// Makes the kernel notify the thread when a descriptor becomes readable. The descriptor must support `O_ASYNC`.
+    /// Makes the kernel notify the thread of the leases when a descriptor becomes readable. The descriptor must support `O_ASYNC`.
     pub(crate) fn input(self, file: BorrowedFd<'_>) -> Result<(), Errno> {
         self.tell(file)?;
         let flags = rustix::fs::fcntl_getfl(file)?;
         Ok(rustix::fs::fcntl_setfl(file, flags | rustix::fs::OFlags::ASYNC)?)
     }
 
-    /// Makes the kernel send the signals of a descriptor to the thread.
+    /// Makes the kernel send the signals of a descriptor to the thread of the leases.
     fn tell(self, file: BorrowedFd<'_>) -> Result<(), Errno> {
         let fd = file.as_raw_fd();
         let owner = OwnerEx { kind: F_OWNER_TID, pid: self.tid };
@@ -77,7 +77,7 @@ impl Watcher {
     }
 }
 
-/// The event that has ended a wait.
+/// The event that has ended a wait of the lease thread.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Waited {
     /// The lease on this descriptor is being broken or was broken, or the descriptor is readable.
@@ -88,7 +88,7 @@ pub(crate) enum Waited {
     TimedOut,
 }
 
-/// Receives the notifications. It belongs to the thread that has created it.
+/// Receives the notifications about broken leases. The value belongs to the thread that has created it.
 pub(crate) struct Watch {
     tid: libc::pid_t,
     _thread: PhantomData<*const ()>,
@@ -218,7 +218,7 @@ mod tests {
         let reader = File::open(&path).unwrap();
         assert_eq!(seen(&file), (Ok(false), Ok(false)));
         drop(reader);
-        // If the functions had not released their leases, this open would wait.
+        // The functions have released their leases. If a lease still existed, this open would wait until the lease is broken.
         let writer = OpenOptions::new().write(true).open(&path).unwrap();
         assert_eq!(seen(&file), (Ok(true), Ok(false)));
         drop(file);

@@ -9,7 +9,8 @@ use rustix::ioctl::{Ioctl, IoctlOutput, Opcode, ioctl, opcode};
 use super::tuples::{Checks, Tuples};
 use crate::error::Errno;
 
-/// The operation numbers of a command in a ring: a command with one range of memory, and a command with a list of ranges.
+/// The numbers of the io_uring operations that pass a command to an NVMe namespace. The first is for a command with one range of memory,
+/// the second for a command with a list of ranges.
 pub(super) const URING_IO: u32 = opcode::read_write::<Command>(b'N', 0x80) as u32;
 pub(super) const URING_IO_VEC: u32 = opcode::read_write::<Command>(b'N', 0x81) as u32;
 const IOCTL_ID: Opcode = opcode::none(b'N', 0x40);
@@ -79,7 +80,7 @@ pub(super) enum Action {
     Flush,
     Read,
     Write,
-    /// A write whose data are on the medium when it completes.
+    /// A write whose data are on the medium when the write completes (force unit access).
     WriteThrough,
 }
 
@@ -281,7 +282,7 @@ mod tests {
         let word = |at: usize| u32::from_le_bytes(bytes[at..at + 4].try_into().unwrap());
         assert_eq!(u64::from_le_bytes(bytes[16..24].try_into().unwrap()), tuples.range().0);
         assert_eq!((word(32), word(36)), (64, 4096));
-        // PRINFO is in this word. Bit 26 checks the reference tag, and bit 28 checks the guard.
+        // The PRINFO field is in command dword 12. Bit 26 checks the reference tag, and bit 28 checks the guard.
         assert_eq!((word(48), word(56), word(12)), (7 | 0b101 << 26, 0x2345_6789, 1));
         let without = Command::io(namespace, Action::Read, at, 4096, memory, None);
         assert_eq!(
@@ -295,7 +296,7 @@ mod tests {
     fn a_status_is_an_errno() {
         assert_eq!(outcome(0, 4096), 4096);
         assert_eq!(outcome(-11, 4096), -11);
-        // This status has the additional bit "Do not retry".
+        // This status also has the bit "Do not retry" set.
         assert_eq!(outcome(0x4080, 4096), -Errno::ENXIO.0);
         assert_eq!(outcome(0x7FF, 4096), -Errno::EIO.0);
     }

@@ -10,12 +10,12 @@ use crate::error::Errno;
 
 /// The number of allocations that can be registered: one allocation of the caller, and the default number of bounce buffers of a queue.
 const REGISTERED_BUFFERS: u16 = 1 + 512;
-/// The index of the caller's allocation in the table.
+/// The index of the caller's allocation in the ring's table of registered memory.
 const CALLERS: u16 = 0;
 /// The longest buffer that the kernel registers.
 const MAX_REGISTERED: usize = 1 << 30;
 
-/// The entries of the table of registered memory.
+/// The free entries of the ring's table of registered memory.
 pub(super) enum Places {
     /// The table was not created yet.
     Unmade,

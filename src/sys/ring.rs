@@ -18,9 +18,9 @@ use crate::error::Errno;
 
 /// The number of files that can be registered with a ring. For a request to any other file, the kernel must acquire a reference.
 const REGISTERED_FILES: u32 = 16;
-/// The bit of `user_data` that marks a request with lent memory. The lower 32 bits of `user_data` are the index of its transfer.
+/// The bit of `user_data` that marks a request with memory of the caller. The lower 32 bits are the index of its [`Transfer`].
 const BORROWED: u64 = 1 << 63;
-/// The number of times that a drain tries to enter a ring that the kernel refuses. After that, the requests in flight are leaked.
+/// If the kernel refuses the ring, a drain retries this many times to enter it. After that, the memory of the requests in flight is leaked.
 const REFUSALS: u32 = 1000;
 /// The bit of `user_data` that marks a command to an NVMe namespace. The completion of a command contains an NVMe status.
 const COMMAND: u64 = 1 << 62;
@@ -71,24 +71,25 @@ impl<'s, 'a> Transfer<'s, 'a> {
 /// The memory of a request stays in its slot until the request completes. The drop of a ring waits for all requests. If a ring is
 /// [lost](Self::drain), some requests never complete, and the drop leaks their memory. Only the thread that created a ring may use it.
 pub(crate) struct Ring<T: Passenger, W: Width = Narrow> {
-    // The ring is dropped explicitly before the slots. The slots may be freed only after the kernel has stopped using their memory.
+    // `drop` drops the ring explicitly before the slots. The kernel may use the memory in the slots until the ring is closed, so the slots
+    // may be freed only after that.
     pub(super) ring: ManuallyDrop<IoUring<W::Submission, W::Completion>>,
     slots: Slots<T>,
     /// The number of completions that were seen in the kernel's completion queue and not popped yet.
     ready: usize,
-    /// Whether completions were seen since the last [`Self::take_fresh`].
+    /// Whether completions were seen since the last call of [`Self::take_fresh`].
     fresh: bool,
     /// For each entry of the table of registered files: whether it is in use. Empty before the first file is registered.
     files: Vec<bool>,
     pub(super) number: RingNumber,
     /// The caller's memory that is registered. This reference keeps the memory alive.
     pub(super) registered: Option<Buffer>,
-    /// The free entries of the table of registered memory, except the entry of the caller's allocation.
+    /// The free entries of the table of registered memory. The entry that is reserved for the caller's allocation is not among them.
     pub(super) places: Places,
     /// The errno with which the kernel has permanently refused the ring. A refused ring is not entered again, so the kernel never takes the
     /// requests that are still in the submission queue.
     lost: Option<Errno>,
-    /// The number of requests with lent memory that are queued but not submitted.
+    /// The number of requests that are queued but not submitted and whose memory the caller lends.
     lent: usize,
     /// The number of entries of the submission queue whose requests were completed or withdrawn. The kernel never takes these entries.
     dead: usize,
@@ -215,7 +216,8 @@ impl<T: Passenger, W: Width> Ring<T, W> {
     /// flight. If the call fails, the requests that the kernel had not taken can be popped, with this error as their result.
     pub(crate) fn wait(&mut self, min: usize) -> Result<(), Errno> {
         loop {
-            // Completions that were seen early are no longer in the kernel's queue, so the kernel does not count them.
+            // The completions that this loop has taken from the kernel's queue are counted in `early`. The kernel does not count them, so
+            // the ring waits for fewer completions.
             self.enter(min.saturating_sub(self.slots.early()))?;
             // The number of completions is checked, because a signal or a partial submission may end the system call early.
             if self.slots.early() + self.ring.completion().len() >= min {
@@ -287,7 +289,7 @@ impl<T: Passenger, W: Width> Ring<T, W> {
         }
     }
 
-    /// The attachments of the requests in flight. After a [`drain`](Self::drain), these are the requests that never complete.
+    /// The values that are attached to the requests in flight. After a [`drain`](Self::drain), these requests never complete.
     pub(crate) fn attached(&self) -> impl Iterator<Item = &T> {
         self.slots.attached()
     }
@@ -358,8 +360,8 @@ impl<T: Passenger, W: Width> Ring<T, W> {
         }
     }
 
-    /// Waits for completions of transfers with lent memory. `open` transfers are in flight. Returns the number of completions. Completions
-    /// of other requests are stored for [`pop`](Self::pop).
+    /// Waits for completions of transfers whose memory the caller lends. `open` is the number of these transfers that are in flight.
+    /// Returns the number of completed transfers. Completions of other requests are stored for [`pop`](Self::pop).
     fn collect_lent(&mut self, transfers: &mut [Transfer<'_, '_>], open: usize) -> usize {
         let mut found = 0;
         let entered = self.enter(1);
@@ -383,7 +385,7 @@ impl<T: Passenger, W: Width> Ring<T, W> {
         found
     }
 
-    /// Abandons the `open` requests with lent memory after the ring was lost.
+    /// Abandons `open` requests, whose memory the caller lends, after the ring was lost.
     ///
     /// This is sound if all of these requests are still in the submission queue, as its last entries: the kernel never takes them, because
     /// the ring is not entered again. If the kernel has taken a request, it may write to the lent memory at any time, and the completion

@@ -31,7 +31,7 @@ pub(super) struct Slots<T> {
     /// The index of the first free slot. If no slot is free, this is the number of slots.
     free: u32,
     in_flight: usize,
-    /// Completions that were seen while a thread waited for another request.
+    /// Completions that were taken from the kernel's queue while a thread waited for another request, and that were not popped yet.
     early: VecDeque<(u32, i32)>,
     /// The number of the current batch. Requests are added to this batch until it is submitted.
     batch: u64,
@@ -84,7 +84,8 @@ impl<T> Slots<T> {
         let slot = &mut self.slots[index as usize];
         (self.free, self.in_flight) = (slot.next, self.in_flight + 1);
         slot.batch = self.batch;
-        // `forget` leaks nothing, because a free slot contains no request. An assignment would need code that drops the old value.
+        // `forget` leaks nothing, because a free slot contains no request. An assignment would add code that drops the previous value of
+        // the slot.
         std::mem::forget(slot.request.replace((memory, attached)));
         Ok((index, slot))
     }
@@ -110,7 +111,7 @@ impl<T> Slots<T> {
         Ok(())
     }
 
-    /// Stores a completion that was seen early, until the request is popped.
+    /// Stores a completion that was taken from the kernel's queue before the caller pops the request.
     pub(super) fn see_early(&mut self, index: u32, result: i32) {
         self.early.push_back((index, result));
     }
@@ -168,7 +169,7 @@ impl<T> Slots<T> {
         untaken
     }
 
-    /// The attachments of the requests in flight.
+    /// The values that callers attached to the requests in flight.
     pub(super) fn attached(&self) -> impl Iterator<Item = &T> {
         self.slots.iter().filter_map(|slot| slot.request.as_ref()).map(|(_, attached)| attached)
     }

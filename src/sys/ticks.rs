@@ -56,7 +56,8 @@ pub(crate) fn rate() -> u64 {
         let least = before_last.wrapping_sub(after_first);
         let most = last.wrapping_sub(first);
         attempts += 1;
-        // After the last attempt, the rate is accepted even if the thread was interrupted. It may then be far too low, but never too high.
+        // After the last attempt to measure the rate, the result is accepted even if the thread was interrupted. The rate may then be far
+        // too low, but never too high.
         if most - least <= least / 100 || attempts == ATTEMPTS {
             return (u128::from(least) * 1_000_000_000 / elapsed.as_nanos()) as u64;
         }

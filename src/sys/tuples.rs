@@ -1,5 +1,5 @@
-//! The tuples of a request to a device with protection information. Their memory is one page. This module also describes the tuples to the
-//! kernel. Sources: docs/PROVENANCE.md.
+//! The protection information of a request: one tuple (guard, application tag, reference tag) for each sector. The tuples of a request use
+//! one page of memory. This module also describes the tuples to the kernel. Sources: docs/PROVENANCE.md.
 
 use bitflags::bitflags;
 use io_uring::squeue;
@@ -9,7 +9,8 @@ use crate::error::Errno;
 
 /// The number of bytes for the tuples of one request: one page. Even the simplest controller accepts one page as a single range of memory.
 const PAGE: usize = 4096;
-/// The type of the attribute that describes tuples to the kernel. The kernel defines only this type of attribute.
+/// The type of the io_uring request attribute that describes tuples (protection information) to the kernel. The kernel defines only this
+/// type of attribute.
 const ATTRIBUTE_PI: u64 = 1;
 
 bitflags! {
@@ -21,7 +22,7 @@ bitflags! {
     }
 }
 
-/// The attribute of a request with tuples: `struct io_uring_attr_pi`.
+/// The attribute of an io_uring request with tuples (protection information): `struct io_uring_attr_pi`.
 #[repr(C)]
 #[derive(Debug, Default)]
 struct Attribute {
@@ -35,7 +36,7 @@ struct Attribute {
 
 const _: () = assert!(size_of::<Attribute>() == 32 && size_of::<squeue::Entry>() == 64);
 
-/// The tuples of one request. The memory is used again for later requests.
+/// The tuples (protection information) of one request. The memory is used again for later requests.
 #[derive(Debug)]
 pub(crate) struct Tuples {
     memory: Buffer,
@@ -43,7 +44,8 @@ pub(crate) struct Tuples {
     checks: Checks,
     /// The number of the first protection interval of the request.
     first: u64,
-    /// The attribute of the request. The kernel reads the attribute when it takes the request from the submission queue.
+    /// The io_uring attribute that describes the tuples. The kernel reads the attribute when it takes the request from the submission
+    /// queue.
     attribute: Attribute,
 }
 
@@ -114,7 +116,7 @@ impl std::ops::Deref for Tuples {
 
 /// A value that is attached to a request. A ring stores the value, and returns it with the completion.
 pub(crate) trait Passenger {
-    /// The tuples of the request, if it has any.
+    /// The tuples (protection information) of the request, if the request has any.
     #[inline(always)]
     fn tuples(&mut self) -> Option<&mut Tuples> {
         None

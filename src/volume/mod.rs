@@ -196,8 +196,8 @@ impl Volume {
         }
     }
 
-    /// Reads all sectors of the integrity device beneath the volume, and compares them with their tags. The volume may be in use. `found`
-    /// is called with each fault, in the order of the sectors.
+    /// Reads all sectors of the integrity device beneath the volume, and compares each sector with its tag (checksum). The volume may be in
+    /// use. `found` is called with each fault, in the order of the sectors.
     ///
     /// # Errors
     /// `InvalidInput` if the [location](Location) contains no integrity device; `Io` if a device fails as a whole. A sector that does not
@@ -217,7 +217,7 @@ impl Volume {
         self.integrity.as_ref()
     }
 
-    /// One line for each setting that could not be applied as requested.
+    /// One line for each requested setting that could not be applied.
     #[must_use]
     pub fn notices(&self) -> &[String] {
         &self.notices
@@ -229,7 +229,7 @@ impl Volume {
         &self.faults
     }
 
-    /// The recorded I/O errors of requests to this volume.
+    /// The I/O errors that were recorded for requests to this volume.
     #[must_use]
     pub fn events(&self) -> &Events {
         &self.events
@@ -318,7 +318,8 @@ fn member(device: &dyn Device, how: How) -> Result<Option<String>> {
     let is_write = matches!(how, How::Write(_));
     let member = match crate::md::look(device) {
         Ok(Some(member)) => member,
-        // If the volume is only read, an unreadable sector in the search is ignored, because files can still be read.
+        // If the volume is opened only for reading, an unreadable sector in the search for MD superblocks is ignored, because files can
+        // still be read.
         Err(error) if is_write && matches!(error.kind(), ErrorKind::Io(_)) => return Err(error),
         Ok(None) | Err(_) => return Ok(None),
     };
@@ -332,8 +333,8 @@ fn member(_: &dyn Device, _: How) -> Result<Option<String>> {
 }
 
 /// Detects the format of a device. If the superblock is lost, a backup of the superblock determines the format. If the options name a
-/// backup, this backup is used. If the volume is only read, a backup that other structures confirm is used too. If the only backup is not
-/// confirmed, the error names it.
+/// backup, this backup is used. If the volume is opened only for reading, a backup without an option is used too, if other structures of
+/// the file system confirm it. If the only backup is not confirmed, the error names its position.
 fn format_for(device: &dyn Device, how: How) -> Result<&'static Format> {
     let found = if device.size() < SMALLEST { None } else { find_format(device)? };
     if let Some(format) = found {
@@ -361,8 +362,8 @@ fn format_for(device: &dyn Device, how: How) -> Result<&'static Format> {
     })
 }
 
-/// Returns the backup with this number, or the first backup, and its format. If several formats have a backup, a proven backup has
-/// priority, because a new format leaves the backups of an older format on the device.
+/// Returns the backup with this number, or the first backup, and its format. If several formats have a backup, the function prefers a
+/// backup that other structures of the file system confirm: mkfs with a new format leaves the backups of an older format on the device.
 fn find_backup(device: &dyn Device, number: Option<u64>) -> Option<(&'static Format, Backup)> {
     let of = |format: &'static Format| {
         let backup = (format.find_backup)(device, number).ok().flatten()?;
@@ -371,12 +372,12 @@ fn find_backup(device: &dyn Device, number: Option<u64>) -> Option<(&'static For
     FORMATS.iter().filter_map(of).min_by_key(|(_, backup)| !backup.is_proven)
 }
 
-/// The block size in the superblock that is used to open the volume. If the options name a backup, this backup is used. If not, the primary
-/// superblock is used. If the primary superblock is damaged, a backup that is found is used.
+/// The block size in the superblock that is used to open the volume. If the options name a backup of the superblock, this backup is used.
+/// If not, the primary superblock is used. If the primary superblock is damaged, a search finds a backup.
 ///
 /// # Errors
-/// If the volume is opened for writing: the errors of the device. If it is opened only for reading, there are no errors, because a backup
-/// may be readable.
+/// If the volume is opened for writing: the errors of the device. If it is opened only for reading, there are no errors: after an error of
+/// the primary superblock, a backup may still be readable.
 fn block_size_for(device: &dyn Device, how: How) -> Result<Option<usize>> {
     if let How::Write(_) = how {
         return crate::tools::block_size(device);

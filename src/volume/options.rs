@@ -135,8 +135,8 @@ impl VolumeOptions {
         Ok(volume)
     }
 
-    /// The device of the volume's journal, if the options name it. If they do not and the volume is opened only for reading, the device
-    /// that is found by its UUID. `None` if no separate device is needed or found.
+    /// The device of the volume's journal. If the options name a device, this device is returned. If not, and the volume is opened only for
+    /// reading, the device is found by its UUID. `None` if no separate device is needed or found.
     fn journal_of(&self, volume: &dyn Device) -> Option<Location> {
         match &self.journal {
             Some(named) => Some(named.clone()),
@@ -175,7 +175,7 @@ options!(VolumeOptions {
 
 /// The device of the journal that the volume needs for its recovery. `None` if udev has not created a link to this device.
 fn wanted_journal(volume: &dyn Device) -> Option<Location> {
-    // The error is ignored here, because the open of the volume gets and reports the same error.
+    // An error of reading the journal's UUID is ignored here, because the open of the volume gets and reports the same error.
     let wanted = |format: &Format| format.wanted_journal?(volume).ok().flatten();
     let uuid = FORMATS.iter().find_map(wanted)?;
     let path = Path::new("/dev/disk/by-uuid").join(uuid_text(&uuid));

@@ -40,7 +40,7 @@ impl<'a> Name<'a> {
     }
 }
 
-/// Whether the path ends with a slash. Only a directory can have such a path.
+/// Whether the path ends with a slash. Such a path can only be the path of a directory.
 fn asks_for_directory(path: &Path) -> bool {
     path.as_os_str().as_bytes().ends_with(b"/")
 }
@@ -170,7 +170,8 @@ impl Volume {
                 continue;
             }
             match self.create_dir(part) {
-                // Another thread may have created the directory at the same time.
+                // Another thread may have created the directory since the check, so the error `Exists` counts as success if a directory
+                // exists now.
                 Err(error) if error.kind() == ErrorKind::Exists && self.is_directory(part)? => {}
                 made => made?,
             }
@@ -380,8 +381,8 @@ impl Volume {
             check_writes(options).at(|| path.display())?;
         }
         let make = |path: &Path| self.create(path, NewFile::Regular, options.mode, options.owner);
-        // If the path is a symbolic link to a missing file, the target of the link is created. The last iteration of the loop finds the
-        // created file.
+        // If the path is a symbolic link to a missing file, the file is created at the target of the link. The last iteration of the loop
+        // finds the created file.
         let mut path = path.to_owned();
         for _ in 0..=path::MAX_LINKS + 1 {
             if creates {
@@ -456,7 +457,7 @@ impl Volume {
         Ok(())
     }
 
-    /// Removes the names of a directory, and stops at the first subdirectory.
+    /// Removes the entries of a directory, except subdirectories. Stops at the first subdirectory.
     fn unlink_entries(&self, dir: InodeNo, inode: &Inode) -> Result<Emptied> {
         let writer = self.fs.writable()?;
         let full = Error::new(ErrorKind::NotEmpty, "the directory has entries");
@@ -483,13 +484,13 @@ impl Volume {
     }
 }
 
-/// The result of a call that removes the names of a directory.
+/// The result of removing the entries of a directory.
 enum Emptied {
     /// At least one name was removed.
     Names,
-    /// No name was removed, for example because a listed name was not found. The error is the reason.
+    /// No name was removed, for example because a listed name was not found. The error states why no name was removed.
     Nothing(Error),
-    /// All names that were listed before this subdirectory were removed.
+    /// The next entry is this subdirectory. All entries that were listed before it were removed.
     Below(Vec<u8>),
 }
 

@@ -1,9 +1,9 @@
 //! The layer below the volumes of the tests: a plain device, an integrity device, or an NBD server with its client.
 //!
-//! `IRONMAP_BENEATH` chooses the layer, for example `integrity-bitmap`. `./x beneath` runs the suites over each layer. The tags of an
-//! integrity layer are computed when an image is opened, and are in memory. The image itself contains no tags, so other programs can read
-//! it. In tests with power cuts, the tags are in the [tail] of the recorded device, so that one cut applies to data and tags. For an NBD
-//! layer, the writes are recorded on the device below the server.
+//! `IRONMAP_BENEATH` chooses the layer, for example `integrity-bitmap`. `./x beneath` runs the test suites over each layer. For an
+//! integrity layer, a tag (checksum) of each sector is computed when an image is opened. The tags are kept in memory, so the image itself
+//! contains no tags and other programs can read it. In tests with power cuts, the tags are in the [tail] of the recorded device, so that
+//! one cut applies to data and tags. For an NBD layer, the writes are recorded on the device below the server.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
@@ -36,7 +36,7 @@ pub(crate) fn chosen() -> Option<Beneath> {
     Some(known.unwrap_or_else(|| panic!("IRONMAP_BENEATH: there is no {name}")).1)
 }
 
-/// The mode of the integrity layer, if this layer is chosen.
+/// The mode of the integrity layer, if `IRONMAP_BENEATH` chooses this layer.
 pub(crate) fn integrity() -> Option<Mode> {
     match chosen()? {
         Beneath::Integrity(mode) => Some(mode),
@@ -44,7 +44,8 @@ pub(crate) fn integrity() -> Option<Mode> {
     }
 }
 
-/// The format options for a mode. Bitmap mode uses T10 tuples and the other modes use NVMe tuples, so both kinds are tested.
+/// The format options for a mode of the integrity layer. Bitmap mode uses T10 tuples and the other modes use NVMe tuples, so both kinds are
+/// tested.
 fn options(mode: Mode, sector: u32) -> FormatOptions {
     FormatOptions::new()
         .interval(if sector > 512 { 4096 } else { 512 })
@@ -54,7 +55,8 @@ fn options(mode: Mode, sector: u32) -> FormatOptions {
         .journal((mode == Mode::Journal).then_some(512 << 10))
 }
 
-/// Opens a volume like [`Volume::open`]. The null engine gets no layer: this engine reads no data, so no data can match a tag.
+/// Opens a volume like [`Volume::open`], over the layer that `IRONMAP_BENEATH` chooses. With the null engine, no layer is added: this
+/// engine reads no data, so no data can match a checksum.
 pub(crate) fn open(place: &Location, options: &VolumeOptions) -> Result<Volume> {
     let how = options.location_options();
     if chosen().is_none() || how.engine == Engine::Null {
@@ -63,14 +65,14 @@ pub(crate) fn open(place: &Location, options: &VolumeOptions) -> Result<Volume> 
     options.open_on(over(place.open(&how)?.device))
 }
 
-/// Adds the chosen layer over a device without faults.
+/// Adds the layer that `IRONMAP_BENEATH` chooses over a device without injected faults.
 pub(crate) fn over(device: Arc<dyn Device>) -> Arc<dyn Device> {
     let held = Arc::clone(&device);
     over_faulty(device, &held)
 }
 
-/// Adds the chosen layer over `device`, which is a layer itself: it injects faults or is observed by the test. `held` is the device below
-/// `device`, which stores the content.
+/// Adds the layer that `IRONMAP_BENEATH` chooses over `device`. `device` injects faults, or the test observes its requests. `held` is the
+/// device below `device`, which stores the content.
 pub(crate) fn over_faulty(device: Arc<dyn Device>, held: &Arc<dyn Device>) -> Arc<dyn Device> {
     let mode = match chosen() {
         Some(Beneath::Integrity(mode)) => mode,
@@ -88,7 +90,7 @@ pub(crate) fn over_faulty(device: Arc<dyn Device>, held: &Arc<dyn Device>) -> Ar
     Arc::new(opened.expect("open the integrity device").device)
 }
 
-/// Data and tags on one device, for tests with power cuts.
+/// A device that contains the data and, after them, the tags (checksums), for tests with power cuts.
 pub(crate) mod tail {
     use super::{
         Arc, AtomicU64, Beneath, Device, Duration, Integrity, IntegrityOptions, Mode, OverNbd, Ram,
@@ -111,21 +113,22 @@ pub(crate) mod tail {
         device.snapshot()
     }
 
-    /// Adds the chosen layer over a recorded device. A workload runs on the result.
+    /// Adds the layer that `IRONMAP_BENEATH` chooses over a device whose writes are recorded. A workload runs on the result.
     pub(crate) fn open(device: Arc<dyn Device>) -> Arc<dyn Device> {
         match chosen() {
             Some(Beneath::Integrity(_)) => {}
             Some(Beneath::Nbd(form)) => return Arc::new(OverNbd::new(device, form)),
             None => return device,
         }
-        // These settings cause more requests: each flush clears the dirty bitmap, and tags are not cached. More requests give more
-        // positions for a power cut.
+        // With these settings, the integrity layer sends more requests: each flush clears the dirty bitmap, and tags are not cached. More
+        // requests give more positions for a power cut.
         let options = IntegrityOptions::new().cache(0).clean_after(Duration::ZERO);
         let opened = Integrity::open_with(device, None, &options);
         Arc::new(opened.expect("open the integrity device").device)
     }
 
-    /// Totals over all recoveries of a test campaign: the number of recovered states, of regions, of new tags and of journal records.
+    /// Totals over all recoveries of a test campaign: the number of recovered states of the device, of regions whose tags were computed
+    /// again, of new tags, and of journal records.
     #[derive(Debug, Default)]
     pub(crate) struct Recoveries {
         pub(crate) states: AtomicU64,

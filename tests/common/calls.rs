@@ -1,4 +1,4 @@
-//! All ways to read a file. For a host file, each way must return the same bytes as a read through the kernel.
+//! All ways to read a file. For a file of a mounted file system, each way must return the same bytes as a read through the kernel.
 
 use std::io::IoSliceMut;
 use std::path::Path;
@@ -11,7 +11,7 @@ use ironmap::{ErrorKind, File, FileOptions, Host, Queue, Result};
 use super::ranges::{Room, UNTOUCHED, bytes, fault, part, pieces, shape, split};
 use super::rng::Rng;
 
-/// The call with which a test reads.
+/// The call that a test uses to read a file.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Call {
     Flat,
@@ -24,10 +24,10 @@ pub(crate) const CALLS: [Call; 4] = [Call::Flat, Call::Vectored, Call::Owned, Ca
 
 /// The maximum length of a read.
 const LONGEST: u64 = 300_000;
-/// An alignment that every device accepts.
+/// An alignment that every device accepts, in bytes.
 const ALIGNED: u64 = 4096;
 
-/// A host file that is opened twice: once for requests with any alignment, and once for aligned requests only.
+/// A file of a mounted file system that is opened twice: once for requests with any alignment, and once for aligned requests only.
 pub(crate) struct Both {
     pub(crate) any: File,
     pub(crate) strict: File,

@@ -25,7 +25,7 @@ pub(crate) fn assert_same(expected: &View, actual: &View, what: &str) {
     report(&differences, what);
 }
 
-/// Fails the test if ironmap reads other bytes than the oracle in any recorded read.
+/// Fails the test if ironmap and the oracle read different bytes in any of the recorded reads.
 pub(crate) fn assert_contents(expected: &View, subject: &mut Subject, numbers: &View, what: &str) {
     let mut differences = Vec::new();
     let mut buf = Vec::new();
@@ -54,7 +54,7 @@ pub(crate) fn assert_contents(expected: &View, subject: &mut Subject, numbers: &
 fn compare(path: &str, expected: &Record, actual: &Record, differences: &mut Vec<String>) {
     macro_rules! fields {
         ($($field:ident),+) => {
-            // The pattern names every field, so that the compiler reports a new field that is missing here.
+            // The pattern names every field of a record. If a new field is missing here, the compiler reports an error.
             let Record { reads: _, $($field),+ } = expected;
             $(field(path, stringify!($field), $field.as_ref(), actual.$field.as_ref(), differences);)+
         };

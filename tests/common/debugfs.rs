@@ -3,7 +3,7 @@
 use super::image::Image;
 use super::view::{Piece, Record, Time, View, joined};
 
-/// Asks debugfs for each inode in `paths`. Returns debugfs's view, which has the same paths.
+/// Asks debugfs for each inode in `paths`. Returns the properties that debugfs prints, with the same paths.
 pub(crate) fn view(image: &Image, block_size: u64, paths: &View) -> View {
     let numbers: Vec<_> = paths.values().map(|record| record.inode.expect("a number")).collect();
     let commands: String = numbers.iter().map(|number| format!("stat <{number}>\n")).collect();

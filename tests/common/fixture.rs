@@ -94,14 +94,14 @@ impl Fixture {
         let location: Location = path.to_str().expect("a plain path").parse().expect("a location");
         let volume = beneath::open(&location, &VolumeOptions::new().engine(engine))
             .expect("open the volume");
-        // If a layer is chosen below the volume, the volume reports the engine `Auto`.
+        // If `IRONMAP_BENEATH` chooses a layer below the volume, the volume reports the engine `Auto`.
         let expected =
             if chosen().is_some() && engine != Engine::Null { Engine::Auto } else { engine };
         assert_eq!(volume.engine(), expected, "{:?}", volume.notices());
         volume
     }
 
-    /// The volume on a simulated device with these faults.
+    /// The volume on a simulated device that injects these faults.
     pub(crate) fn sim(&self, faults: Faults) -> (Arc<Sim>, Volume) {
         let file =
             BlockFile::open(&self.image.path(), &OpenMode::default()).expect("open the image");

@@ -44,7 +44,7 @@ fn check_of(image: &Path) -> [&OsStr; 4] {
     [no_changes, option, value, image.as_os_str()]
 }
 
-/// The file system format of an image.
+/// The file system format of an image file.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Format {
     Ext4,

@@ -56,14 +56,15 @@ impl Drop for LoopDevice {
     }
 }
 
-/// One attachment of a loop device to a file. After the detachment, the kernel may use the number of the device for another file.
+/// The use of a loop device for one file, from its attachment to its detachment. After the detachment, the kernel may use the number of the
+/// device for another file.
 pub(crate) struct Attachment {
     dir: PathBuf,
     sequence: String,
 }
 
 impl Attachment {
-    /// The present attachment of a device node.
+    /// The file to which the loop device of this device node is attached now.
     pub(crate) fn of(node: &str) -> Self {
         let name = node.strip_prefix("/dev/").expect("a node below /dev");
         let dir = Path::new("/sys/block").join(name);
@@ -82,7 +83,7 @@ impl Attachment {
     }
 }
 
-/// A number that the kernel increments when the medium of the device changes (sysfs-block, `diskseq`).
+/// The number that the kernel gives to the medium of the device, and increments when the medium changes (sysfs-block, `diskseq`).
 fn sequence(dir: &Path) -> Option<String> {
     std::fs::read_to_string(dir.join("diskseq")).ok()
 }

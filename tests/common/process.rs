@@ -1,5 +1,5 @@
-//! Child processes of a test. A child runs this test program again, and only one test in it. Without the environment variables of a child,
-//! this test does nothing.
+//! Child processes of a test. A child is a second process of this test program, and runs only one test. This test does something only if
+//! the environment variables of a child are set.
 
 use std::ffi::OsStr;
 use std::process::{Child, Command, Stdio};
@@ -76,8 +76,8 @@ pub(crate) fn until(what: &str, mut done: impl FnMut() -> bool) {
     }
 }
 
-/// Pauses this thread for about this time, so that other threads can run. The pause only sets the rate of a load or of repeated checks. No
-/// test may depend on its length.
+/// Pauses this thread for about this time, so that other threads can run. The pause only sets how often a test sends requests or repeats a
+/// check. No test may depend on the exact length of the pause.
 pub(crate) fn pause(time: Duration) {
     std::thread::park_timeout(time);
 }

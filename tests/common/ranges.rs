@@ -59,8 +59,8 @@ pub(crate) fn split(mut buffer: Buffer, pieces: &[usize]) -> Vec<Buffer> {
     pieces.iter().map(|piece| buffer.split_to(*piece)).collect()
 }
 
-/// The address and the length of each buffer. After a completion, a test checks that the returned buffers have the same addresses and
-/// lengths.
+/// The address and the length of each buffer. After a request completes, a test checks that the returned buffers have the same addresses
+/// and lengths.
 pub(crate) fn shape(memory: &Memory) -> Vec<(usize, usize)> {
     memory.buffers().iter().map(|buffer| (buffer.address(), buffer.len())).collect()
 }

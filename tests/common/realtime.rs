@@ -14,7 +14,7 @@ use super::xfsprogs;
 const SHARED: &[(&str, u64, u64)] = &[("one", 8, 4), ("two", 10, 2)];
 const APART: &[(&str, u64, u64)] = &[("one", 8, 2), ("two", 10, 2)];
 
-/// The options and commands that make a volume.
+/// The options of mkfs.xfs and the commands of xfs_db that make a volume.
 pub(crate) struct Way {
     pub(crate) mkfs: &'static str,
     /// Whether the realtime section is on a separate device.
@@ -63,7 +63,7 @@ pub(crate) const ZONES: Way = Way {
          write -d u3.rtrmapbt.recs[2].blockcount 2;write -d u3.rtrmapbt.recs[2].owner TWO"],
 };
 
-/// The layout `ZONES`, but with the realtime section on the data device.
+/// The same volume as `ZONES`, but the realtime section is on the data device.
 pub(crate) const OWN_ZONES: Way =
     Way { mkfs: "-d size=304m -r zoned=1,rgsize=8m", apart: false, ..ZONES };
 

@@ -1,8 +1,8 @@
 //! A test that cannot run here is skipped: it prints its name and the reason.
 //!
-//! A test begins with a macro call such as `require!([Need::Root])`. If a need is not met, this call returns from the test. The line `SKIP
-//! name: reason` is written to the file that `IRONMAP_SKIP_LOG` names, and directly to standard error, where the test runner does not
-//! capture it. `./x test` summarises this file.
+//! A test begins with a macro call such as `require!([Need::Root])`. If a need is not met, the macro returns from the test. The line `SKIP
+//! name: reason` is written to the file that `IRONMAP_SKIP_LOG` names. The line is also written directly to standard error, so that the
+//! test runner does not capture it. `./x test` summarises the file.
 
 use std::io::Write;
 use std::path::Path;
@@ -20,9 +20,9 @@ pub(crate) enum Need {
     Variable(&'static str),
     /// A feature of the kernel's ext4, by its file name in `/sys/fs/ext4/features`.
     KernelExt4(&'static str),
-    /// No layer is configured below the volume: see [`super::beneath`].
+    /// No layer (integrity device or NBD server) is configured below the volume: see [`super::beneath`].
     Bare(&'static str),
-    /// No layer with a journal is configured below the volume.
+    /// No integrity layer with a journal is configured below the volume.
     NoJournalBeneath(&'static str),
     /// A kernel with pages of at least this size.
     PageSize(u64),

@@ -1,6 +1,6 @@
-//! System calls that have no safe wrapper: functions that map a file as atomic words, grant permission events of fanotify, change the size
-//! of a file at a path, fork the process, forbid io_uring to a thread, and replace the file of a descriptor. All unsafe code of the tests
-//! is in this file.
+//! System calls that have no safe wrapper. The functions map a file as atomic words, answer permission events of fanotify, change the size
+//! of a file at a path, fork the process, forbid io_uring to a thread, or replace the file of a descriptor. All unsafe code of the tests is
+//! in this file.
 #![allow(unsafe_code)]
 // Each test program uses only a part of this module.
 #![allow(dead_code)]
@@ -174,8 +174,9 @@ pub(crate) fn truncate(path: &Path, size: u64) -> io::Result<()> {
 
 /// Runs `work` in a forked process. Returns whether `work` has succeeded within twenty seconds.
 pub(crate) fn ends_well_forked(work: impl FnOnce()) -> bool {
-    // SAFETY: the child has only this thread. It may allocate, because the C library keeps its own locks consistent across a fork. Threads
-    // of the parent may have held other locks at the fork. The test checks the effect of these locks. A panic or the alarm ends the child.
+    // SAFETY: the child has only this thread. It may allocate, because the C library keeps its own locks consistent across a fork. Other
+    // locks may have been held by threads of the parent, and are then locked forever in the child. The test checks this case. A panic or
+    // the alarm ends the child.
     let child = unsafe { libc::fork() };
     if child == 0 {
         // SAFETY: the argument is an integer, and the signal has its default action.
@@ -219,7 +220,8 @@ pub(crate) fn forbid_io_uring() {
 
 /// Makes a descriptor number refer to this file. If the number refers to another open file, that file is closed first.
 pub(crate) fn put_in_place(file: &File, number: i32) {
-    // SAFETY: the arguments are integers. The caller tests the effect of a number that refers to another file.
+    // SAFETY: the arguments are integers. If the number refers to an open file of other code, that code then uses this file: the caller
+    // tests this case.
     let put = unsafe { libc::dup2(file.as_raw_fd(), number) };
     assert_eq!(put, number, "{}", io::Error::last_os_error());
 }

@@ -29,7 +29,7 @@ pub(crate) struct Scope {
     pub(crate) limits: Limits,
 }
 
-/// Limits of an on-disk format.
+/// The limits that differ between on-disk formats.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Limits {
     /// The maximum length of a symbolic link's target in bytes. The block size can restrict the length further.
@@ -389,7 +389,7 @@ fn create(path: &Path) -> File {
     File::create_new(path).unwrap_or_else(|error| panic!("{}: {error}", path.display()))
 }
 
-/// Sets an attribute if the volume has space for it. The oracle reports which attributes exist.
+/// Sets an extended attribute if the volume has space for it. The oracle reports which attributes exist.
 fn set_xattr(path: &Path, name: &str, value: &[u8]) {
     match rustix::fs::lsetxattr(path, name, value, XattrFlags::empty()) {
         Ok(()) => {}

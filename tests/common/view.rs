@@ -24,7 +24,7 @@ pub(crate) type Time = (i64, u32);
 /// Records by path. Paths begin at the volume's root, without a leading `/`; the root itself is the empty path.
 pub(crate) type View = BTreeMap<Vec<u8>, Record>;
 
-/// The properties of a path. A property that is `None` is not reported by the oracle, and is not compared.
+/// The properties of a path. If a property is `None`, the oracle does not report it, and the test does not compare it.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Record {
     pub(crate) inode: Option<u64>,
@@ -86,13 +86,13 @@ pub(crate) fn join(dir: &[u8], name: &[u8]) -> Vec<u8> {
     if dir.is_empty() { name.to_vec() } else { [dir, b"/", name].concat() }
 }
 
-/// A call with which ironmap reads. All calls must return the same bytes.
+/// A call that ironmap offers to read a file. All calls must return the same bytes.
 #[derive(Clone, Copy, Debug)]
 pub(crate) enum ReadCall {
     /// A read into one buffer at any address.
     Plain,
     Vectored,
-    /// A request that is submitted to a queue, waited for and popped.
+    /// A request that is submitted to a queue. The test waits for the completion of the request, and pops it.
     Async,
     /// A read with the alignment of `O_DIRECT`, through a handle that refuses other alignments.
     Strict,
@@ -102,7 +102,7 @@ impl ReadCall {
     pub(crate) const ALL: [Self; 4] = [Self::Plain, Self::Vectored, Self::Async, Self::Strict];
 }
 
-/// An alignment that every device accepts.
+/// An alignment that every device accepts, in bytes.
 const STRICT: u64 = 4096;
 
 /// A file that is opened twice. The handle `any` accepts requests with any alignment. The handle `strict` accepts only the alignment of

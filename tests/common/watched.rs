@@ -93,7 +93,7 @@ fn serve(fuse: File, device: &dyn Device) {
                 // The kernel withdrew the request before this program read it.
                 Err(error) if error.raw_os_error() == Some(Errno::ENOENT.0) => continue,
                 Err(error) if error.kind() == std::io::ErrorKind::Interrupted => continue,
-                // ENODEV means that the file is unmounted.
+                // ENODEV from a read of `/dev/fuse` means that the file is unmounted.
                 Err(_) => return,
             }
             server.queue.commit().expect("the device takes writes");

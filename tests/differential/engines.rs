@@ -1,4 +1,4 @@
-//! Every engine reads the same bytes, with the simple path and without it.
+//! Every engine reads the same bytes, both with and without the short code path for simple requests.
 
 use ironmap::Engine;
 

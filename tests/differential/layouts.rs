@@ -20,7 +20,7 @@ use crate::{DEPTH, SEED, SIZE, compare_with_kernel};
 struct Layout {
     name: &'static str,
     options: &'static [&'static str],
-    /// The requirements for a kernel mount.
+    /// The requirements that a machine must meet for a kernel mount of this layout.
     kernel: &'static [Need],
     /// Whether every kernel can mount the layout for writing. A kernel that was built without some options can mount it only for reading.
     kernel_writes: bool,
@@ -87,8 +87,8 @@ impl Layout {
             &actual,
             &format!("{what}, against debugfs"),
         );
-        // Some files are not compared: mke2fs itself adds or changes them. With inline data, mke2fs 1.47.0 also loses the holes at the ends
-        // of files.
+        // Some files are not compared, because mke2fs itself adds or changes these files. With inline data, mke2fs 1.47.0 also loses the
+        // holes at the ends of files.
         let is_copied = |path: &[u8]| {
             let cut = self.has("inline_data")
                 && [&b"sparse"[..], b"unwritten"].iter().any(|dir| path.starts_with(dir));
@@ -123,7 +123,7 @@ impl Layout {
         }
     }
 
-    /// Checks that the tree contains the special cases.
+    /// Checks that the tree of files contains the special cases for which it was made.
     fn check_coverage(&self, seen: &View, block: u64) {
         let count =
             |what: &dyn Fn(&Record) -> bool| seen.values().filter(|record| what(record)).count();
@@ -168,7 +168,7 @@ impl Layout {
     }
 }
 
-/// Reduces a record of the source directory to the fields that `mke2fs -d` copies.
+/// Removes from a record of the source directory all fields that `mke2fs -d` does not copy.
 fn as_copied(record: &mut Record) {
     let is_directory = record.is(FileType::Directory);
     *record = Record {

@@ -18,7 +18,7 @@ fn limits(volume: &Volume) -> (usize, usize) {
     (limits.logical_block as usize, limits.dma_align as usize)
 }
 
-/// A request. The tests send it in every possible way.
+/// A request, which the tests send through each call that reads a file.
 struct Request {
     pos: u64,
     /// The distance from an aligned address to the first byte of the request's memory.
@@ -31,7 +31,8 @@ impl Request {
         self.pieces.iter().sum()
     }
 
-    /// Sends the request in each way. Returns a list with the name of the way, the outcome, and the memory after the request.
+    /// Sends the request through each call that reads a file. Returns a list with the name of the call, the outcome, and the memory after
+    /// the request.
     fn send(&self, file: &File, queue: &mut Queue) -> Vec<(&'static str, Outcome, Vec<u8>)> {
         let (pos, len, none) = (FilePos(self.pos), self.len(), DioFlags::empty());
         let mut outcomes = Vec::new();
@@ -86,8 +87,8 @@ fn submit(
     (way, result.map_err(|error| error.kind()), bytes(&memory))
 }
 
-/// A strict handle refuses every request that `O_DIRECT` refuses. A misaligned position, length or address is each a sufficient reason. A
-/// refused request changes no memory.
+/// A strict handle (which accepts only the alignment of `O_DIRECT`) refuses every request that `O_DIRECT` refuses. A misaligned position,
+/// length or address is each a sufficient reason. A refused request changes no memory.
 #[test]
 fn a_strict_handle_refuses_what_the_device_cannot_take() {
     let fixture = Fixture::new(4096, SEED);
@@ -125,7 +126,8 @@ fn a_strict_handle_refuses_what_the_device_cannot_take() {
     }
 }
 
-/// A strict handle refuses a request with one misaligned segment, even if the total length is aligned. The segment can have any position.
+/// A strict handle (which accepts only the alignment of `O_DIRECT`) refuses a request with one misaligned segment, even if the total length
+/// is aligned. The segment can be at any place in the list of segments.
 #[test]
 fn a_strict_handle_looks_at_every_segment() {
     let fixture = Fixture::new(4096, SEED);
@@ -300,7 +302,8 @@ fn the_last_sector_shows_nothing_of_the_device() {
     }
 }
 
-/// Linux accepts at most 1024 segments (`IOV_MAX`). A strict handle has the same limit. A normal handle accepts more segments.
+/// Linux accepts at most 1024 segments (`IOV_MAX`). A strict handle, which accepts only the alignment of `O_DIRECT`, has the same limit. A
+/// normal handle accepts more segments.
 #[test]
 fn more_segments_than_the_kernel_takes() {
     let fixture = Fixture::new(4096, SEED);

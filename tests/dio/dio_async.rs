@@ -1,4 +1,5 @@
-//! Requests in flight: their tokens, their order, the queue depth, registered memory, and the drop of a queue with requests in flight.
+//! Tests of requests in flight: the tokens that identify them, their order, the queue depth, registered memory, and the drop of a queue
+//! with requests in flight.
 
 use std::collections::BTreeMap;
 use std::sync::mpsc;
@@ -22,7 +23,7 @@ struct Sent {
     shape: Vec<(usize, usize)>,
 }
 
-/// The requests in flight, by their tokens.
+/// The requests in flight. The key is the token that identifies a request.
 #[derive(Default)]
 struct InFlight(BTreeMap<u64, Sent>);
 
@@ -35,7 +36,7 @@ impl InFlight {
         assert!(self.0.insert(token, sent).is_none());
     }
 
-    /// Pops the completions. Returns the tokens in the order of completion.
+    /// Pops the completions. Returns the tokens of the completed requests, in the order of completion.
     fn take(&mut self, queue: &mut Queue) -> Vec<u64> {
         let mut tokens = Vec::new();
         while let Some(done) = queue.pop() {
@@ -198,8 +199,8 @@ fn a_synchronous_read_between_loses_no_completion() {
     });
 }
 
-/// The drop of a queue waits for the requests in flight. After the drop, the kernel does not write to the memory of these requests. The
-/// allocator may have reused this memory.
+/// The drop of a queue waits for the requests in flight. After the drop, the kernel does not write to the memory of these requests, which
+/// the allocator may have given to other code.
 #[test]
 fn a_queue_can_be_dropped_with_requests_in_flight() {
     within_a_minute(|| {
@@ -223,7 +224,8 @@ fn a_queue_can_be_dropped_with_requests_in_flight() {
                     queue.poll().unwrap();
                 }
                 drop(queue);
-                // The allocator probably returns the same memory again. If a transfer were still in progress, it would change these bytes.
+                // The allocator probably returns the memory of the requests again. If a transfer were still in progress, it would change
+                // these bytes.
                 let after: Vec<_> = (0..40).map(|_| vec![round as u8; 65536]).collect();
                 std::thread::yield_now();
                 assert!(after.iter().flatten().all(|byte| *byte == round as u8), "{stack}");
@@ -285,7 +287,7 @@ fn a_registered_buffer_outlives_its_queue() {
     flight.finish(&mut second);
 }
 
-/// A request on a queue of another volume is refused. The memory is returned, and the device gets no request.
+/// If a file is read through the queue of another volume, the request is refused. The memory is returned, and the device gets no request.
 #[test]
 fn a_queue_of_another_volume_is_refused() {
     let fixture = Fixture::new(4096, SEED);

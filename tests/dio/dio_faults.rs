@@ -75,8 +75,8 @@ fn an_error_in_any_part_is_the_requests_error() {
     }
 }
 
-/// A read of a bad sector is reported once. The test reads on the simple path, at the end of the file, and through a bounce buffer. The
-/// event names the range of the request to the device. This range contains the range of the read.
+/// A read of a bad sector is reported once. The test reads on the short code path for simple requests, at the end of the file, and through
+/// a bounce buffer. The event names the range of the request to the device. This range contains the range of the read.
 #[test]
 fn a_small_read_reports_its_error_once() {
     let fixture = Fixture::new(4096, SEED);
@@ -84,7 +84,7 @@ fn a_small_read_reports_its_error_once() {
     for strict in [true, false] {
         let file = open(&volume, TAIL, strict);
         let at = file.map(FilePos(0), 1).unwrap().addr_of(FilePos(4608));
-        // The position and length of the read, and the range in the event.
+        // Each case: the position of the read, its length, and the range that the event names.
         let mut requests = vec![((4096, 0, 1024), (4096, 904_u64)), ((4608, 0, 512), (4608, 392))];
         requests.push(((0, 0, 16384), (0, 5000)));
         if !strict {
@@ -143,14 +143,15 @@ fn short_transfers_are_continued() {
             assert_eq!(fault, None, "{name}, seed {seed}, {way:?}: {len} bytes at {pos}");
         }
     }
-    // An integrity device verifies whole sectors, so it completes short transfers itself, and the queue counts none.
+    // An integrity device verifies whole sectors. So this device itself requests the rest of a short transfer, and the counter of the queue
+    // stays 0.
     let tagged = crate::common::beneath::chosen().is_some();
     assert!(queue.stats().short > 100 || tagged, "{:?}", queue.stats());
     assert!(volume.events().take().0.is_empty(), "a short transfer is no error");
 }
 
-/// A device dies after some number of requests. Then a read returns the right bytes or an error. An open of the volume succeeds or returns
-/// an error with the reason. Nothing panics.
+/// A device fails permanently after some number of requests. Then a read returns the right bytes or an error. An open of the volume
+/// succeeds, or returns an error with the reason. Nothing panics.
 #[test]
 fn a_device_may_die_at_any_request() {
     let fixture = Fixture::new(4096, SEED);
@@ -187,8 +188,8 @@ fn a_device_may_die_at_any_request() {
     assert!(opened > 100 && complete > 300, "{opened} opened, {complete} read");
 }
 
-/// If the map of a file cannot be read, a read of the file returns the memory, and an I/O error with the device's errno. A later attempt
-/// succeeds.
+/// If the map of a file cannot be read, a read of the file fails: the memory is returned, with an I/O error that has the device's errno. A
+/// later attempt succeeds.
 #[test]
 fn metadata_that_cannot_be_read_is_an_io_error() {
     let fixture = Fixture::new(4096, SEED);

@@ -1,4 +1,5 @@
-//! NOWAIT requests never wait, and a refused request has no effect. On devices without poll queues, HIPRI has no effect.
+//! NOWAIT requests never wait, and a refused request has no effect. On devices without poll queues, the flag HIPRI (polling for
+//! completions) has no effect.
 
 use crate::common::fixture::{FILES, FRAGMENTED, Fixture, INLINE, SOLID, Stack, open};
 use crate::common::ranges::{Room, UNTOUCHED, bytes, part, shape};
@@ -46,7 +47,7 @@ fn a_map_that_is_not_in_memory_is_not_waited_for() {
         }
         let mut room = Room::new(len);
         if has_map {
-            // If the device has tags, this read of the whole file also loads the tags.
+            // If the device has tags (checksums of sectors), this read of the whole file also loads the tags.
             file.read_at(&mut queue, room.at(0, len), START).expect("a read that may wait");
         }
         let count = file.read_at_with(&mut queue, room.at(0, len), START, DioFlags::NOWAIT);
@@ -57,7 +58,7 @@ fn a_map_that_is_not_in_memory_is_not_waited_for() {
 }
 
 /// If the queue has no free slot, a NOWAIT request is refused and its memory is returned. With a free slot, the same request succeeds. Both
-/// rules apply to the simple path and to the general path.
+/// rules apply to the short code path for simple requests and to the general path.
 #[test]
 fn a_full_queue_is_not_waited_for() {
     let fixture = Fixture::new(4096, SEED);
@@ -74,7 +75,7 @@ fn a_full_queue_is_not_waited_for() {
             let buffer = Buffer::aligned(4096).unwrap();
             solid.submit_read(&mut queue, buffer, START, DioFlags::NOWAIT, token).expect("room");
         }
-        // A request of one bio, and a request of several bios.
+        // The cases are a request of one bio, and requests of several bios.
         for (file, len) in [(&solid, 4096), (&solid, 8192), (&fragmented, 64 * 4096)] {
             let buffer = Room::new(len).into_buffer(0, len);
             let before = vec![(buffer.address(), len)];
@@ -94,8 +95,8 @@ fn a_full_queue_is_not_waited_for() {
                 seen += 1;
             }
         }
-        // A NOWAIT request with more bios than the queue has slots is refused. To run it, the queue would have to wait for bios of the
-        // request itself.
+        // A NOWAIT request with more bios than the queue has slots is refused. If it were accepted, the submission would have to wait until
+        // some bios of the same request complete.
         let len = 64 * 4096;
         let buffer = Buffer::aligned(len).unwrap();
         let refused = fragmented.submit_read(&mut queue, buffer, START, DioFlags::NOWAIT, 9);
@@ -144,7 +145,7 @@ fn a_busy_device_is_no_error() {
     }
 }
 
-/// On devices without poll queues, HIPRI changes nothing.
+/// On devices without poll queues, the flag HIPRI (polling for completions) changes nothing.
 #[test]
 fn hipri_is_cleared_where_nothing_polls() {
     let fixture = Fixture::new(4096, SEED);

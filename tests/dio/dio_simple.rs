@@ -1,5 +1,5 @@
-//! The simple path of a read. The tests check which requests use this path, and why other requests miss it. The simple path and the general
-//! path return the same bytes.
+//! The simple path of a read: a short code path for reads that need only one request to the device. The tests check which reads use this
+//! path, and why other reads cannot use it. The simple path and the general path return the same bytes.
 
 use std::io::IoSliceMut;
 
@@ -18,8 +18,8 @@ use ironmap::{File, Queue, QueueOptions};
 const SEED: u64 = 0x51_3b1e;
 const BLOCK: usize = 4096;
 
-/// Runs a read. Returns the reason why the read missed the simple path, or `None` if the read used the simple path. The function finds the
-/// reason in the queue's counters.
+/// Runs a read. Returns the reason why the read could not use the simple path (the short code path for simple reads), or `None` if it used
+/// this path. The queue has a counter for each reason, and the function compares the counters.
 fn gate(queue: &mut Queue, read: impl FnOnce(&mut Queue)) -> Option<NotSimple> {
     let before = *queue.stats();
     read(queue);
@@ -68,8 +68,8 @@ fn first(file: &File, kind: IomapType) -> u64 {
     found.unwrap_or_else(|| panic!("no {kind:?}")).pos.0
 }
 
-/// For each condition of the simple path, the test sends a request that violates only this condition. The queue counts a miss under the
-/// name of the condition.
+/// For each condition of the simple path (the short code path for simple reads), the test sends a request that violates only this
+/// condition. The queue counts the request under the name of the condition.
 #[test]
 fn every_gate_is_counted_by_its_name() {
     let fixture = Fixture::new(BLOCK as u64, SEED);
@@ -129,8 +129,8 @@ fn every_gate_is_counted_by_its_name() {
     }
 }
 
-/// A vectored read misses the simple path, even if it has few buffers. If the simple path is switched off, every read misses it, and no
-/// other counter changes.
+/// A vectored read cannot use the simple path (the short code path for simple reads), even if it has few buffers. If the simple path is
+/// switched off, every read is counted under the reason `Disabled`, and no other counter changes.
 #[test]
 fn vectored_reads_and_the_switch_miss() {
     let fixture = Fixture::new(BLOCK as u64, SEED);
@@ -159,7 +159,7 @@ fn vectored_reads_and_the_switch_miss() {
     assert_eq!(flat(&mut queue, &file, 0, BLOCK, 0, none), None);
 }
 
-/// Inline data have no position on the device, so a read of inline data misses the simple path.
+/// Inline data have no position on the device, so a read of inline data cannot use the simple path (the short code path for simple reads).
 #[test]
 fn inline_data_misses() {
     let fixture = Fixture::new(BLOCK as u64, SEED);
@@ -171,7 +171,7 @@ fn inline_data_misses() {
     assert_eq!(reason, Some(NotSimple::NotMapped));
 }
 
-/// A read on the simple path is one request to the device.
+/// A read on the simple path (the short code path for simple reads) sends exactly one request to the device.
 #[test]
 fn a_hit_is_one_request() {
     let fixture = Fixture::new(BLOCK as u64, SEED);
@@ -183,7 +183,8 @@ fn a_hit_is_one_request() {
     assert_eq!(sim.requests(), 2, "one lent, one owned");
 }
 
-/// The same random requests run with the simple path on and off. Both return the same counts, and the bytes of the file.
+/// The same random requests run with the simple path (the short code path for simple reads) on and off. In both cases, they return the same
+/// counts, and the bytes of the file.
 #[test]
 fn the_switch_changes_no_byte() {
     for block in [4096, 1024] {

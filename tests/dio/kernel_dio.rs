@@ -1,5 +1,5 @@
-//! Sends the same requests to both sides: to the kernel's O_DIRECT on a mounted volume, and to a strict handle on the unmounted volume.
-//! Counts, errors and bytes must be equal.
+//! Sends the same requests to the kernel (O_DIRECT on a mounted volume) and to ironmap (the unmounted volume, with a handle that accepts
+//! only the alignment of O_DIRECT). Counts, errors and bytes must be equal.
 
 use crate::require;
 use std::fs::{File as KernelFile, OpenOptions as KernelOptions};
@@ -56,7 +56,7 @@ impl Loop {
     }
 }
 
-/// A read that is sent to both sides.
+/// A read that is sent both to the kernel and to ironmap.
 #[derive(Clone, Debug)]
 struct Request {
     name: &'static str,
@@ -141,10 +141,10 @@ fn volume_on(device: &str, engine: Engine) -> Volume {
 /// Sends all requests to Linux and to ironmap. If results differ, the test fails and prints the first twenty.
 ///
 /// One difference is permitted: Linux serves some misaligned requests that its documentation forbids, and ironmap refuses them. Linux
-/// checks each part of a request separately, so it serves a misaligned part in a hole or after the last extent. Since 6.18 Linux leaves the
-/// check of memory segments to the driver. Linux then serves a part at any address if the part fits into one page. It also serves segments
-/// of any length that the driver accepts. The same request fails on an older kernel or in another extent. A strict handle of ironmap always
-/// refuses a misaligned request.
+/// checks each part of a request separately, so it serves a misaligned part in a hole or after the last extent. Since version 6.18, Linux
+/// lets the driver check memory segments. Linux then serves a part at any address if the part fits into one page. It also serves segments
+/// of any length that the driver accepts. The same request fails on an older kernel or in another extent. ironmap opens the file with a
+/// handle that always refuses a misaligned request.
 fn compare(block: u64, logical_block: u64, requests: impl Fn(&Fixture, &mut Rng) -> Vec<Request>) {
     let fixture = Fixture::new(block, SEED);
     let device = Loop::new(&fixture.image().path(), logical_block);

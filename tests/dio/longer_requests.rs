@@ -1,4 +1,4 @@
-//! The logical block of a device becomes longer while a volume on the device is open. The kernel refuses this change if a program has the
+//! The logical block of a device becomes larger while a volume on the device is open. The kernel refuses this change if a program has the
 //! device open exclusively. If the kernel permits the change, a loss of data is always reported as an error.
 
 use std::sync::Arc;
@@ -20,7 +20,8 @@ fn set_sectors(device: &LoopDevice, len: &str) -> bool {
     output("losetup", &["--sector-size", len, device.node()]).status.success()
 }
 
-/// After the change, writes fail with errors that name the reason. All synced data exist, and the volume can be recovered.
+/// After the logical block has become larger, writes fail with errors that name the reason. All synced data exist, and the volume can be
+/// recovered.
 #[test]
 fn a_write_that_the_device_no_longer_takes_is_an_error() {
     require!([Need::Root, Need::Tool("losetup"), Need::Tool("e2fsck")]);

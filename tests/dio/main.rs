@@ -1,4 +1,4 @@
-//! Direct I/O: requests of every size, alignment and flag, with each engine. The devices work, are full, or fail.
+//! Tests of direct I/O: requests of every size, alignment and flag, with each engine. The devices of the tests work, are full, or fail.
 
 #[path = "../common/mod.rs"]
 mod common;

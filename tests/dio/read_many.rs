@@ -114,7 +114,8 @@ fn a_batch_leaves_queued_requests_in_their_places() {
     }
 }
 
-/// A read of a file of another volume fails, and so does a misaligned read of a strict handle. The other reads of the batch succeed.
+/// In a batch, two reads fail: a read of a file of another volume, and a misaligned read through a handle that accepts only the alignment
+/// of `O_DIRECT`. The other reads of the batch succeed.
 #[test]
 fn a_read_that_is_refused_does_not_touch_its_neighbours() {
     let fixture = Fixture::new(BLOCK, SEED);
@@ -171,7 +172,7 @@ fn a_batch_holds_the_content_of_its_files() {
             let writer = bench.fs().writable().unwrap();
             let at = FilePos(round % 32 * BLOCK);
             writer.fallocate(file.inode(), Fallocate::Collapse, at, BLOCK)?;
-            // The freed block gets other content at once.
+            // The freed block is immediately overwritten with other content, by a write to another file.
             let other = bench.create(&format!("other{round}"));
             let other = bench.open(other, false);
             other.write_all_at(&mut queue, &[9; BLOCK as usize], 0)?;
@@ -185,7 +186,8 @@ fn a_batch_holds_the_content_of_its_files() {
     bench.close();
 }
 
-/// Another program writes to a host file and so breaks its lease. A batch of reads of the file is still correct.
+/// Another program writes to a file of a mounted file system, and so breaks the lease with which ironmap reads the file from the device. A
+/// batch of reads of the file is still correct.
 #[test]
 fn a_batch_of_a_host_file_survives_the_end_of_its_lease() {
     require!([Need::Root, Need::Tool("losetup")]);
@@ -201,7 +203,7 @@ fn a_batch_of_a_host_file_survives_the_end_of_its_lease() {
         (0..100).flat_map(|block| [(0, block * BLOCK, 4096), (1, block * BLOCK, 4096)]).collect();
     for round in 0..20 {
         if round % 4 == 1 {
-            // The writing program writes the same bytes again. The content does not change, but the lease is broken.
+            // The program that breaks the lease writes the same bytes again. So the content does not change.
             let writer = std::fs::File::options().write(true).open(&path).unwrap();
             std::os::unix::fs::FileExt::write_all_at(&writer, &content, 0).unwrap();
         }

@@ -1,5 +1,5 @@
-//! A device and its queue as another program would write them, with only public items of the crate. The sectors are a vector, and the
-//! requests are a list.
+//! A device and its queue, written as another program would write them, with only public items of the crate. The device stores its sectors
+//! in a vector, and its queue stores the requests in a list.
 
 use std::collections::VecDeque;
 use std::io::IoSlice;

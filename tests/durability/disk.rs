@@ -1,5 +1,5 @@
-//! A disk with a volatile cache. A test chooses flushes that fail. A failed flush keeps or loses the cached data. It reports the failure at
-//! once or late.
+//! A disk with a volatile cache. A test chooses flushes that fail. After a failed flush, the cached data are durable or lost. The flush
+//! reports the failure immediately, or later than a following flush.
 
 use std::io::IoSlice;
 use std::sync::Arc;
@@ -23,7 +23,7 @@ pub(crate) struct Fault {
     pub(crate) late: Duration,
 }
 
-/// A disk with one or more parts. The parts share its cache.
+/// A disk with one or more parts, which share the volatile cache of the disk.
 #[derive(Debug)]
 pub(crate) struct Disk {
     parts: Vec<Arc<Ram>>,
@@ -33,7 +33,7 @@ pub(crate) struct Disk {
 
 #[derive(Debug, Default)]
 struct State {
-    /// For each write since the last flush: the content that it replaced.
+    /// For each write since the last flush: the part of the disk, the position, and the content that the write replaced.
     undo: Vec<(usize, u64, Vec<u8>)>,
     written: u64,
     faults: Vec<Fault>,

@@ -24,8 +24,8 @@ use crate::disk::Fault;
 use crate::stand::{BULK, Kind, Layout, Stand, filled};
 
 const CELL: usize = 4096;
-/// The distance between two cells, in bytes. A cell is a range that one thread overwrites. Each cell is in a different region of the dirty
-/// map.
+/// The distance between two cells, in bytes. A cell is a range of a file that one thread overwrites. An integrity device has a dirty bit
+/// for each region of the device, and each cell is in a different region.
 const APART: u64 = 64 << 10;
 const CELLS_OF_EACH: u64 = 4;
 const MIB: usize = 1 << 20;
@@ -79,7 +79,7 @@ fn cells(volume: &Volume, thread: u64, steps: u8, seed: u64) -> Told {
     let file = volume.open_with("/cells", FileOptions::new().write(true)).unwrap();
     let mut queue = volume.queue(&QueueOptions::new()).unwrap();
     for step in 1..=steps {
-        // Most cells are overwritten several times. So a cell's region of the dirty map is often dirty before a write.
+        // Most cells are overwritten several times. So the region of a cell is often marked dirty already before a write.
         let cells = if thread == 0 { 1 } else { CELLS_OF_EACH.min(1 + u64::from(step) / 3) };
         let cell = rng.below(cells);
         let place = &mut told.places[cell as usize];
@@ -88,7 +88,7 @@ fn cells(volume: &Volume, thread: u64, steps: u8, seed: u64) -> Told {
             place.may_hold.push((step, written.is_ok()));
             written.is_ok()
         };
-        // The first thread only overwrites and syncs one cell, while the other threads run all operations.
+        // The first thread only overwrites and syncs one cell (its range of the file), while the other threads run all operations.
         let operation = if thread == 0 { u64::from(step % 2) * 7 } else { rng.below(8) };
         match operation {
             0..=2 => {
@@ -114,8 +114,8 @@ fn cells(volume: &Volume, thread: u64, steps: u8, seed: u64) -> Told {
     told
 }
 
-/// Writes more data than the NBD client keeps. The client then has to send a flush of its own. If `drops` is set, the queue is dropped
-/// before the sync.
+/// Writes more data than the NBD client keeps for a repetition of the writes. So the client must send a flush that no caller has requested.
+/// If `drops` is set, the queue is dropped before the sync.
 fn bulk(volume: &Volume, drops: bool, begin: &Barrier) -> Told {
     let mut told = Told::default();
     let file = volume.open_with("/bulk", FileOptions::new().write(true)).unwrap();
@@ -159,8 +159,8 @@ fn run(kind: Kind, threads: u64, disk: usize, faults: &[Fault], seed: u64) -> bo
     let volume = &open.volume;
     let mut told: Vec<Told> = std::thread::scope(|scope| {
         let has_bulk = matches!(kind, Kind::Nbd { .. });
-        // The bulk writes make the NBD client send a flush of its own. The other threads begin after this flush. Earlier syncs of these
-        // threads would make the flush unnecessary.
+        // The bulk writes make the NBD client send a flush that no caller has requested. The other threads begin only after this flush,
+        // because their syncs would make it unnecessary.
         let begin = Arc::new(Barrier::new(threads as usize + usize::from(has_bulk)));
         let of_cells = |thread| {
             let begin = Arc::clone(&begin);
@@ -199,8 +199,8 @@ fn run(kind: Kind, threads: u64, disk: usize, faults: &[Fault], seed: u64) -> bo
     failed == faults.len()
 }
 
-/// Lets each flush fail in each way: first flush 0, then flush 1, and so on, until a run has no flush with that number. Then lets pairs of
-/// flushes fail.
+/// Lets each flush fail in each way: first flush 0, then flush 1, and so on, until a run ends before the flush with the chosen number.
+/// After that, lets pairs of flushes fail.
 fn each_flush_fails(kind: Kind, threads: &[u64]) {
     let more = std::env::var("IRONMAP_DURABILITY").map_or(0, |more| more.parse().unwrap());
     let (runs, began) = (AtomicU64::new(0), Instant::now());

@@ -18,7 +18,7 @@ use crate::common::watched::Watched;
 use crate::disk::Disk;
 use crate::server::Server;
 
-/// The size of the file with cells, and of the file for bulk writes.
+/// The size of the file with the cells (the ranges that threads overwrite), and the size of the file for bulk writes.
 pub(crate) const CELLS: u64 = 2 << 20;
 pub(crate) const BULK: u64 = 18 << 20;
 
@@ -34,20 +34,20 @@ pub(crate) enum Kind {
     Integrity {
         mode: Mode,
         layout: Layout,
-        /// Whether each flush clears the dirty map. If `false`, only a close clears it.
+        /// Whether each flush clears the map of dirty regions. If `false`, only the close of the device clears it.
         cleans: bool,
     },
 }
 
-/// The position of an integrity device's tags.
+/// The place where an integrity device stores its tags (checksums).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Layout {
     Tail,
-    /// The tags are on another part of the same disk.
+    /// The tags (checksums) are on another part of the same disk.
     Parts,
-    /// The tags are on another disk.
+    /// The tags (checksums) are on another disk.
     Disks,
-    /// The tags are on another part of the same disk. Each part is an NBD export.
+    /// The tags (checksums) are on another part of the same disk. Each part is an NBD export.
     Exports,
 }
 
@@ -104,7 +104,7 @@ impl Stand {
         Self { disks: made[known].1.iter().map(copies).collect(), kind }
     }
 
-    /// The same disks after a power cut. The volume is opened on the disks directly, without exports.
+    /// Copies of these disks after a power cut. The volume is opened on the copies directly, without NBD exports.
     pub(crate) fn cut(&self) -> Self {
         let kind = match self.kind {
             Kind::Nbd { .. } => Kind::Block,
@@ -148,7 +148,8 @@ impl Stand {
                 Arc::new(Integrity::open_with(data, tags, &lazy)?.device)
             }
         };
-        // With an NBD server the timer is off, because a commit by the timer could flush the data before the client sends its own flush.
+        // With an NBD server, the commit timer is off. A commit by the timer could flush the data before the NBD client sends a flush
+        // itself, which the test must observe.
         let often =
             Duration::from_millis(if matches!(self.kind, Kind::Nbd { .. }) { 0 } else { 20 });
         let options = VolumeOptions::new().write(true).commit(often);
@@ -199,7 +200,7 @@ fn qcow2() -> Ram {
     Ram::from_image(&bytes)
 }
 
-/// The byte that fills a range of a file, or `None` if the bytes differ.
+/// The byte that fills a range of a file. `None` if the range contains several different bytes.
 pub(crate) fn filled(volume: &Volume, name: &str, at: u64, len: usize) -> Option<u8> {
     let mut queue = volume.queue(&QueueOptions::new()).unwrap();
     let mut bytes = vec![0; len];

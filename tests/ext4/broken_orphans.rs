@@ -19,7 +19,7 @@ const EXTENTS: &str = "-t ext4 -b 1024 -O ^metadata_csum,^orphan_file";
 const SUMS: &str = "-t ext4 -b 1024 -O metadata_csum,^orphan_file";
 const POINTERS: &str = "-t ext4 -b 1024 -O ^extents,^64bit,^flex_bg,^metadata_csum,^orphan_file";
 
-/// The ways in which the file `/bad` is broken.
+/// A function that damages the file `/bad`, one for each fault.
 type Break = fn(&Image);
 
 const BREAKS: [(&str, &str, Break); 9] = [
@@ -80,8 +80,8 @@ fn inode_of(image: &Image, path: &str) -> u64 {
     number(&image.ask_debugfs(&format!("stat {path}\n")), "Inode: ")
 }
 
-/// Removes the names of these files and puts their inodes into the list of orphans. The first file is the head of the list. The successor
-/// of the last file is `end`.
+/// Removes the names of these files and puts their inodes into the list of orphans. The first file is the head of the list. In the entry of
+/// the last file, the number of the next inode is `end`.
 fn orphan(image: &Image, paths: &[&str], end: u64) {
     let numbers: Vec<_> = paths.iter().map(|path| inode_of(image, path)).collect();
     let nexts = numbers.iter().skip(1).copied().chain([end]);
@@ -184,7 +184,7 @@ fn a_broken_orphan_prevents_no_opening() {
 /// remains, with its blocks past the end.
 #[test]
 fn a_broken_truncation_prevents_no_opening() {
-    // This test omits two faults. They damage parts of the file that a truncation does not change.
+    // This test omits two of the faults, because they damage parts of the file that a truncation does not change.
     let kept = ["blocks of the file system", "attributes"];
     for (what, mkfs, break_it) in BREAKS.iter().filter(|(what, ..)| !kept.contains(what)) {
         let image = image(mkfs);
@@ -336,7 +336,8 @@ fn a_volume_that_is_refused_does_not_need_recovery() {
     }
 }
 
-/// If a truncation fails half way, the session ends. If the session continued, the file could grow again and show its old blocks.
+/// If a truncation fails half way, the volume becomes read-only until it is opened again. If changes were still possible, the file could
+/// grow again and show its old blocks.
 #[test]
 fn a_truncation_that_failed_shows_nothing_old() {
     let image = Image::in_memory("16M", &words(EXTENTS));

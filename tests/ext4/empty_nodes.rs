@@ -55,7 +55,7 @@ fn nodes(image: &Image, name: &str) -> Vec<(String, u64)> {
     named.map(|(name, block)| (name[1..].to_owned(), block.parse().unwrap())).collect()
 }
 
-/// The operation on the file whose map has an empty pointer block.
+/// The operation that the test runs on the file whose map has an empty pointer block.
 #[derive(Clone, Copy, Debug)]
 enum Work {
     Remove,
@@ -84,7 +84,7 @@ impl Work {
             Self::PunchThere => punch(first * BLOCK, BLOCK).unwrap(),
         }
         drop(file);
-        // The removal of the file frees the blocks that remain.
+        // If the operation did not remove the file, the test removes it now. The removal frees the blocks that remain.
         if let Ok(file) = fs.resolve(b"/f", Follow::All) {
             if matches!(self, Self::PunchAll | Self::Empty) {
                 assert_eq!(file.stat().blocks, 0, "{self:?}");

@@ -64,7 +64,8 @@ fn assert_once(seen: &Seen, expected: &BTreeSet<Vec<u8>>, kind: &str) {
 /// The number of times that each name was listed.
 type Seen = BTreeMap<Vec<u8>, usize>;
 
-/// Lists a directory. If `pieces` is set, the listing stops after random entries and continues at the number that its cursor returned.
+/// Lists a directory. If `pieces` is set, the listing stops after random entries, and a new listing continues at the position that the
+/// cursor returned.
 fn list(fs: &Arc<dyn FileSystem>, dir: InodeNo, rng: &mut Rng, pieces: bool) -> Seen {
     let inode = fs.inode(dir).unwrap();
     let mut seen = Seen::new();

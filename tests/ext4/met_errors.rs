@@ -215,7 +215,7 @@ fn continue_records_the_error_and_goes_on() {
 }
 
 /// With the policy `remount-ro`, all changes are refused after an error, and reads succeed. Data that were synced before the error are
-/// durable. The copy of the superblock in the journal lacks the record. The record still survives a recovery.
+/// durable. The journal contains an older copy of the superblock without the record of the error, but the record survives a recovery.
 #[test]
 fn remount_ro_refuses_changes_and_reads_on() {
     let image = image("-O ^orphan_file");
@@ -225,7 +225,8 @@ fn remount_ro_refuses_changes_and_reads_on() {
     let (file, mut queue) = bench.open("/good");
     let number = bench.number("/good");
     bench.create("synced").unwrap();
-    // The orphan changes the superblock. So the journal gets a copy of the superblock.
+    // The removal of an open file adds it to the list of orphans, whose head is in the superblock. So the journal gets a copy of the
+    // superblock.
     let held = bench.fs().hold(bench.create("orphan").unwrap()).unwrap();
     bench.fs().writable().unwrap().unlink(ROOT, b"orphan").unwrap();
     bench.fs().sync().unwrap();
@@ -302,7 +303,7 @@ fn panic_refuses_everything() {
 
 type Operation = fn(&Bench, InodeNo) -> Result<()>;
 
-/// Each operation counts an error once, even if the operation consists of other operations.
+/// If an operation finds an error, the error is counted once, even if the operation consists of other operations.
 #[test]
 fn every_operation_on_a_broken_inode_counts_once() {
     let on_inode: [(&str, Operation); 14] = [

@@ -239,7 +239,8 @@ fn an_exact_read_is_whole_or_an_error() {
 type Kernels = fn(&Path, &Path) -> std::io::Result<()>;
 type Ours = fn(&Volume, &Path, &Path) -> ironmap::Result<()>;
 
-/// The operations. Each has a form for the kernel and a form for ironmap. The arguments are the directory of the case, and the path in it.
+/// The operations that are compared. Each has one function that runs it through the kernel and one that runs it through ironmap. The
+/// arguments are the directory of the test case, and the path in it.
 const OPERATIONS: [(&str, Kernels, Ours); 11] = [
     (
         "create",

@@ -155,7 +155,7 @@ fn has_kind(result: ironmap::Result<()>, kinds: &[ErrorKind]) {
     }
 }
 
-/// The lock order: a directory is locked before a file with a name in it, even if both belong to one rename. A directory is locked before
+/// Tests the lock order. A directory is locked before a file with a name in it, even if one rename locks both. A directory is locked before
 /// the directories below it.
 #[test]
 fn threads_do_not_wait_for_each_other() {
@@ -339,8 +339,8 @@ fn the_inodes_of_the_file_system_itself_are_not_changed() {
     }
 }
 
-/// A panic in a program closes the program's files. These closes change the volume. The volume stays writable, because each of these
-/// changes is complete.
+/// A panic in a program drops and so closes the files of the program. The closes change the volume. The volume stays writable, because each
+/// of these changes is complete.
 #[test]
 fn a_panic_of_the_program_is_no_error_of_the_volume() {
     let volume = volume();

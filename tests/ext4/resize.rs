@@ -166,8 +166,8 @@ fn a_power_cut_leaves_the_old_size_or_the_new_one_and_every_file() {
     }
 }
 
-/// Crash states from all parts of the resize. Most of them are after the first flush, when the resize writes blocks for the old size and
-/// for the new size. `IRONMAP_CRASH_STATES` sets a larger number.
+/// Chooses crash states from all parts of the resize. Most of the chosen states are after the first flush, when the resize writes blocks
+/// for the old size and for the new size. `IRONMAP_CRASH_STATES` sets a larger number of states.
 fn chosen(crashes: &Crashes) -> Vec<CrashState> {
     let states = std::env::var("IRONMAP_CRASH_STATES").ok();
     let most = states.map_or(40, |states| states.parse().expect("a number of states"));

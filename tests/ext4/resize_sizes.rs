@@ -183,8 +183,8 @@ fn blocks_past_the_size_move() {
     }
 }
 
-/// If one resize step cannot reach the size, a trial run looks for a sequence of steps. If no sequence reaches the size, nothing is
-/// written.
+/// If one resize step cannot reach the requested size, ironmap tries in memory whether several steps can reach it. If no sequence of steps
+/// reaches the size, nothing is written to the device.
 #[test]
 fn nothing_is_written_for_a_size_that_cannot_be() {
     let image = filled("-t ext4 -b 1024", 48, &mut Rng::new(SEED));

@@ -76,7 +76,7 @@ fn the_first_feature_of_a_file_raises_the_revision() {
     }
 }
 
-/// The way in which the test switches a feature on.
+/// How the test switches a feature on: by an operation on the volume that needs the feature, or by `tune`.
 enum By {
     Operation(fn(&dyn FileSystem)),
     Tune,
@@ -105,8 +105,9 @@ fn features(image: &Image, group: u64) -> [u64; 3] {
     [92, 96, 100].map(|at| field(image, group, at, 4))
 }
 
-/// All copies of the superblock get a new feature and the fields that it needs. The test covers volumes of each revision. With each copy as
-/// the superblock, e2fsck finds only wrong counts, which are normal for copies. The repaired volume has the same files and attributes.
+/// All copies of the superblock get a new feature and the fields that the feature needs. The test covers volumes of each revision. The test
+/// also replaces the superblock by each copy: e2fsck then finds only wrong counts, which are normal for copies, and the repaired volume has
+/// the same files and attributes.
 #[test]
 fn a_feature_is_in_all_copies() {
     for revision_options in ["-r 0", "-O ^large_file,^ext_attr,^dir_index,^resize_inode"] {

@@ -1,5 +1,5 @@
-//! Lazy time stamps. A new time stamp is visible immediately. It is written to the journal with the next commit, but does not cause a
-//! commit itself. A crash before this commit loses the time stamp.
+//! Time stamps that are written lazily. A new time stamp is visible immediately. It is written to the journal with the next commit, but
+//! does not cause a commit itself. A crash before this commit loses the time stamp.
 
 use crate::require;
 use std::os::unix::fs::MetadataExt;
@@ -236,7 +236,7 @@ fn the_kernel_sees_them_after_a_close() {
         let held = volume.fs().hold(file).unwrap();
         held.stamp(Access::Write);
         held.stamp(Access::Read);
-        // The volume is still open, so the close must write the time stamps.
+        // The file is still open, so its time stamps are not written yet: the close of the volume must write them.
         volume.close().unwrap();
         drop((held, volume));
         image.check();

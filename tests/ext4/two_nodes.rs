@@ -1,5 +1,5 @@
-//! Two nodes and one volume with multiple mount protection. Only one node writes at a time. The next node finds everything that the
-//! previous node wrote.
+//! Two nodes (machines) share one volume with multiple mount protection. Only one node writes at a time. The next node finds everything
+//! that the previous node wrote.
 
 use std::fmt;
 use std::io::IoSlice;
@@ -47,7 +47,8 @@ fn writable(device: Arc<dyn Device>) -> ironmap::Result<Volume> {
     Volume::writable_on(device, Clock::default())
 }
 
-/// A node increments the counter from the beginning of its open. So another node detects it even before its claim is complete.
+/// A node increments the protection counter from the beginning of its open. So another node detects the first node even before the first
+/// node has claimed the volume.
 #[test]
 fn a_node_that_has_just_begun_is_seen() {
     let dir = scratch();
@@ -131,8 +132,8 @@ fn assert_files(volume: &Volume, numbers: Range<u8>) {
     }
 }
 
-/// A node reads the journal and the superblock before its claim. Another node can commit until the claim. So the node reads both again
-/// after the claim.
+/// A node reads the journal and the superblock before it claims the volume. Until the claim, another node can commit. So the first node
+/// reads the journal and the superblock again after the claim.
 #[test]
 fn all_commits_up_to_the_claim_stay() {
     let dir = scratch();

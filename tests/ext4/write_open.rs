@@ -111,7 +111,7 @@ fn a_protected_volume_is_held_while_it_is_open() {
     let clean = seq(&image);
     let volume = open(&image);
     assert_ne!(seq(&image), clean, "it is not held");
-    // The copy stands for the view of another node, which does not see the lock of this process.
+    // The copy of the image shows what another node would see. The lock that this process has on the image does not apply to the copy.
     let other = dir.path().join("other");
     std::fs::copy(&image, &other).unwrap();
     let out = Command::new("e2fsck").arg("-p").arg(&image).output().unwrap();
@@ -146,7 +146,7 @@ fn a_protected_volume_that_another_node_took_is_not_written() {
     sector[4..8].copy_from_slice(&4711_u32.to_le_bytes());
     let taken = [std::io::IoSlice::new(&sector)];
     ram.write_all_at(&taken, DevOffset(block * 1024), true).unwrap();
-    // Once a second, the volume reads the protection block and checks it.
+    // The open volume reads and checks the block of the multiple mount protection once a second.
     let late = Instant::now() + Duration::from_secs(60);
     let refused =
         (1..).take_while(|_| Instant::now() < late).find_map(|number| change(number).err());

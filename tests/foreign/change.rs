@@ -1,5 +1,5 @@
-//! Each operation runs on damaged and undamaged volumes. Afterwards e2fsck finds no fault in an undamaged volume, and can still repair a
-//! damaged one.
+//! The tests run each operation on damaged and undamaged volumes. Afterwards e2fsck finds no fault in an undamaged volume, and can still
+//! repair a damaged one.
 
 use std::sync::Arc;
 
@@ -37,7 +37,7 @@ const OWN: &[u8] = b"made-by-a-test";
 /// The names in a directory, with their inodes.
 type Names = Vec<(Vec<u8>, InodeNo)>;
 
-/// An operation. If one of its steps fails, the operation records the error and continues.
+/// A function that runs one kind of operation on many files of the volume. If a step fails, the function records the error and continues.
 type Verb = fn(&At<'_>);
 
 const VERBS: [(&str, Verb); 15] = [
@@ -292,7 +292,7 @@ fn link(at: &At<'_>) {
 fn rename(at: &At<'_>) {
     let Some(own) = at.own() else { return };
     for (dir, names) in at.directories() {
-        // Some of the old names are in `own`, and the others are in other directories.
+        // Some of the renamed files are in the directory `own`, and the others are in other directories.
         for (name, number) in names.iter().take(4).filter(|(_, number)| *number != own) {
             let new = format!("{number} from {dir}");
             let flags = RenameFlags::empty();
@@ -370,7 +370,7 @@ fn open(image: &Image) -> Result<Volume> {
     crate::common::beneath::open(&image.location(), &options)
 }
 
-/// Whether an operation may return this error on an undamaged volume.
+/// Whether an operation may return an error of this kind on an undamaged volume.
 fn is_refusal(error: &Error) -> bool {
     !matches!(error.kind(), ErrorKind::Corrupt | ErrorKind::Io(_))
 }

@@ -9,7 +9,7 @@ use crate::differences::{CHECKS, none_left, reason};
 use crate::images::{Foreign, Steps, VARIABLE, each};
 use crate::{fsck, require};
 
-/// Whether ironmap finds the volume clean, judged as e2fsck does, and the findings.
+/// Whether ironmap's check finds no fault that e2fsck would report, and the text of the findings.
 fn check(image: &Image) -> (bool, String) {
     let checked = || {
         let volume = crate::common::beneath::open(&image.location(), &VolumeOptions::default())?;

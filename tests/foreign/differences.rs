@@ -3,9 +3,9 @@
 use crate::fsck;
 use crate::images::Steps;
 
-/// An intended difference.
+/// An intended difference, with its reason.
 pub(crate) struct Difference {
-    /// The names of the images.
+    /// The names of the images in which the difference occurs.
     names: &'static [&'static str],
     reason: &'static str,
 }
@@ -87,7 +87,7 @@ pub(crate) const READS: &[Difference] = &[
     },
 ];
 
-/// Images in which an operation finds or leaves faults.
+/// Images in which an operation reports faults or does not repair faults.
 pub(crate) const CHANGES: &[Difference] = &[
     Difference {
         names: &["f_bad_gdt_csum", "f_uninit_enable"],

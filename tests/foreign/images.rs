@@ -50,7 +50,8 @@ fn all() -> Vec<Foreign> {
     images
 }
 
-/// The progress and the failures of one image. The watch thread reads the current step.
+/// The current step of the test with one image, and the failures of its steps. The watch thread reads the current step, and ends the test
+/// if the step takes too long.
 pub(crate) struct Steps<'a> {
     watch: &'a Watch,
     image: &'a str,
@@ -83,7 +84,7 @@ pub(crate) fn each(test: &str, work: impl Fn(&Foreign, &mut Steps<'_>) + Sync) {
                     let (current, failed) = (String::new(), Vec::new());
                     let mut steps =
                         Steps { watch: &watch, image: &image.name, current, failures: failed };
-                    // The panic has already printed its message.
+                    // The panic has already printed its message, so only the failure is recorded here.
                     if catch_unwind(AssertUnwindSafe(|| work(image, &mut steps))).is_err() {
                         steps.wrong("a panic");
                     }

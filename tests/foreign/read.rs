@@ -32,7 +32,7 @@ const TOLD: usize = 6;
 
 type Content = (Vec<u8>, Vec<u8>);
 
-/// The visible attributes of a path. `None` means that reading the attribute failed.
+/// The visible properties of a path. If a property is `None`, it could not be read.
 #[derive(Debug, Default, PartialEq, Eq)]
 struct Seen {
     stat: Option<Stat>,
@@ -58,8 +58,8 @@ struct Stat {
 
 type Tree = BTreeMap<Vec<u8>, Seen>;
 
-/// Walks a tree in the order of names. If the walk reaches a directory by two paths, it follows only the first. `look` reads the attributes
-/// of a path, and returns the names in it.
+/// Walks a tree in the order of names. If the walk reaches a directory by two paths, it enters the directory only by the first path. `look`
+/// reads the properties of a path, and returns the names in it.
 fn walk(mut look: impl FnMut(&[u8], &mut Seen) -> Vec<Vec<u8>>) -> Tree {
     let (mut tree, mut entered) = (Tree::new(), HashSet::new());
     let mut left = vec![Vec::new()];
@@ -248,7 +248,8 @@ fn xattrs(path: &Path) -> io::Result<BTreeMap<Vec<u8>, Vec<u8>>> {
     Ok(all)
 }
 
-/// Returns the paths that the kernel can read and ironmap cannot read, and the paths that ironmap reads differently.
+/// Returns two lists of paths: the paths that the kernel can read and ironmap cannot read, and the paths for which ironmap returns other
+/// content than the kernel.
 fn differences(kernel: &Tree, ours: &Tree) -> Vec<String> {
     let whole = kernel.len() < PATHS && ours.len() < PATHS;
     let mut all = Vec::new();
@@ -293,7 +294,7 @@ fn image(foreign: &Foreign, root: bool, steps: &mut Steps<'_>) {
     steps.begin("read");
     let image = foreign.copy();
     let ours = Ours::open(&image).map(|mut ours| ours.tree());
-    // The read operations must not change the volume; `cmp` would find a change.
+    // The read operations must not change the volume. So the bytes of the image are compared with the original.
     run("cmp", &[&foreign.path, &image.path()]);
     if !root {
         return;

@@ -1,5 +1,5 @@
-//! Host files on devices that fail. If a raw read fails, an event reports the failure. The kernel repeats the read before the caller gets
-//! an error.
+//! Reads of files of mounted file systems, on devices that fail. If a read directly from the device fails, an event reports the failure.
+//! The kernel then repeats the read before the caller gets an error.
 
 use crate::require;
 use std::fs::OpenOptions as OsOptions;
@@ -24,7 +24,7 @@ const SEED: u64 = 0x4_fa017;
 const ROUNDS: usize = 200;
 const SIZE: usize = 700_001;
 
-/// A host whose raw reads use a device with these faults.
+/// A reader for files of mounted file systems. Its reads directly from the device go through a layer that injects faults.
 fn sim(mounted: &Mounted, ring: bool) -> (Arc<Sim>, Host, Queue) {
     let mode = OpenMode { exclusive: false, ..OpenMode::default() };
     let file = Arc::new(BlockFile::open(Path::new(mounted.device()), &mode).unwrap());
@@ -39,7 +39,7 @@ fn sim(mounted: &Mounted, ring: bool) -> (Arc<Sim>, Host, Queue) {
     (sim, host, queue)
 }
 
-/// If some or all raw reads fail, immediately or late, the caller gets no error, and the data are correct.
+/// If some or all reads directly from the device fail, immediately or late, the caller gets no error, and the data are correct.
 #[test]
 fn a_read_that_fails_raw_goes_through_the_kernel() {
     require!([Need::Root, Need::Tool("losetup")]);
@@ -80,7 +80,8 @@ fn a_read_that_fails_raw_goes_through_the_kernel() {
     }
 }
 
-/// After a short transfer or a late completion, ironmap continues the raw read on the device and does not read through the kernel.
+/// After a short transfer or a late completion, ironmap continues the read on the device, and does not read through the kernel's file
+/// system instead.
 #[test]
 fn short_and_late_reads_need_no_kernel() {
     require!([Need::Root, Need::Tool("losetup")]);
@@ -131,8 +132,8 @@ fn a_read_does_not_fail_with_the_error_of_an_earlier_write() {
     }
 }
 
-/// The raw read fails, and then the read by the kernel fails too, because the disk is too short. Each request gets exactly one error, with
-/// the kernel's errno.
+/// The read directly from the device fails, and then the read by the kernel fails too, because the disk is too short. Each request gets
+/// exactly one error, with the kernel's errno.
 #[test]
 fn a_read_that_fails_both_ways_is_one_error() {
     require!([Need::Root, Need::Tool("losetup")]);

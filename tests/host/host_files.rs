@@ -47,7 +47,8 @@ fn files_of_ext4_and_xfs_are_read_raw_without_writers() {
         assert!(read_all(&file, &mut queue) == first);
         assert_eq!(queue.stats().kernel_served, 0);
 
-        // A process that reads the file does not prevent raw reads. A process that writes to the file prevents them.
+        // ironmap reads the file directly from the device (raw) while another process reads the file, but not while another process can
+        // write to it.
         assert!(std::fs::read(&path).unwrap() == first);
         let writer = OsOptions::new().write(true).open(&path).unwrap();
         let report = file.host().unwrap();
@@ -58,7 +59,7 @@ fn files_of_ext4_and_xfs_are_read_raw_without_writers() {
         assert!(queue.stats().kernel_served > 0);
 
         drop(writer);
-        // At a later read, ironmap acquires the lease again.
+        // The next reads acquire the lease of the file again.
         while !file.host().unwrap().is_raw() {
             assert!(read_all(&file, &mut queue) == second);
         }
@@ -69,7 +70,8 @@ fn files_of_ext4_and_xfs_are_read_raw_without_writers() {
     }
 }
 
-/// If the result of a raw read is discarded, the read is repeated into the same slices of the caller.
+/// A vectored read does not change the lengths of the caller's slices. ironmap needs the unchanged slices if the lease was lost during a
+/// read from the device: it then discards the result, and repeats the read into the same slices.
 #[test]
 fn a_vectored_read_leaves_its_slices_as_they_were() {
     require!([Need::Root, Need::Tool("losetup")]);
@@ -93,8 +95,8 @@ fn a_vectored_read_leaves_its_slices_as_they_were() {
     }
 }
 
-/// The attributes of a host file are those that `stat` prints. The generation is the number that `lsattr -v` prints, or 0 if the file
-/// system has none.
+/// The attributes of a file on a mounted file system are those that `stat` prints. The generation is the number that `lsattr -v` prints, or
+/// 0 if the file system has none.
 #[test]
 fn attributes_are_those_of_other_programs() {
     require!([Need::Tool("stat"), Need::Tool("lsattr")]);

@@ -35,7 +35,8 @@ impl Drop for Node<'_> {
     }
 }
 
-/// The checks that run as an ordinary user. `role` contains the path of the file and how the file should be served.
+/// The checks that run as an ordinary user. `role` contains the path of the file, and whether its reads go to the device or through the
+/// kernel.
 fn as_nobody(role: &str) {
     let (served, path) = role.split_once(' ').unwrap();
     let host = Host::new(&HostOptions::default()).unwrap();

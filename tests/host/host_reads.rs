@@ -1,5 +1,5 @@
-//! Raw reads of host files return the same bytes as reads by the kernel. The tests cover many kinds of file systems, and files with many
-//! kinds of extents.
+//! For files of mounted file systems, reads from the device (raw reads) return the same bytes as reads by the kernel. The tests cover many
+//! kinds of file systems, and files with many kinds of extents.
 
 use crate::require;
 use std::fs::{File as OsFile, OpenOptions as OsOptions};
@@ -119,8 +119,9 @@ fn devices_with_blocks_of_4096_bytes() {
     }
 }
 
-/// A host file contains a file system, which is mounted through a loop device. The files of this file system are read raw. The host file
-/// itself is read through the kernel, because the loop device has it open for writing.
+/// A file of a mounted file system contains a second file system, which is mounted through a loop device. ironmap reads the files of the
+/// second file system from the loop device. It reads the file that contains them through the kernel, because the loop device has this file
+/// open for writing.
 #[test]
 fn a_file_system_in_a_host_file() {
     require!([Need::Root, Need::Tool("losetup")]);
@@ -134,7 +135,8 @@ fn a_file_system_in_a_host_file() {
     file.check(&mut queue, &std::fs::read(inner.image()).unwrap(), SEED, ROUNDS);
 }
 
-/// Data that a program has just written have no blocks yet. The open makes the kernel write them back, so the file can be read raw.
+/// Data that a program has just written have no blocks yet. When ironmap opens the file, the kernel writes the data back, so ironmap can
+/// read the file from the device.
 #[test]
 fn a_file_is_read_raw_right_after_it_was_written() {
     require!([Need::Root, Need::Tool("losetup"), Need::Tool("filefrag")]);
@@ -190,7 +192,7 @@ fn the_size_follows_a_writer() {
     }
 }
 
-/// A read is submitted, and the file is truncated before the kernel carries the read out. The read is then short.
+/// A read is submitted, and the file is truncated before the kernel carries the read out. The read then returns fewer bytes than requested.
 #[test]
 fn a_truncate_in_flight_makes_a_short_read() {
     require!([Need::Root, Need::Tool("losetup")]);

@@ -34,7 +34,7 @@ fn content(len: usize) -> Vec<u8> {
     Rng::new(SEED).bytes(len)
 }
 
-/// Opens a file, checks whether it is read raw or through the kernel, and reads it in every way.
+/// Opens a file, checks whether ironmap reads it from the device or through the kernel, and reads it with every call.
 fn check(path: &Path, options: FileOptions, served: &str) {
     let (host, mut queue) = host();
     let both = Both::open_with(&host, path, options);
@@ -50,7 +50,7 @@ fn assert_served(path: &Path, served: &str) {
     check(path, FileOptions::default(), served);
 }
 
-/// Another process that has a file open for writing, or has it mapped.
+/// Another process that has a file open for writing, or has the file mapped for writing.
 struct Writer(Child);
 
 impl Writer {
@@ -90,8 +90,8 @@ impl Drop for Writer {
     }
 }
 
-/// If any process can write to a file, the file is not read raw. The process can write through another descriptor, or through a mapping
-/// whose descriptor was closed.
+/// If any process can write to a file, ironmap does not read the file from the device. Such a process can write through another descriptor,
+/// or through a mapping whose descriptor was closed.
 #[test]
 fn writers() {
     require!([Need::Root, Need::Tool("losetup"), Need::Tool("mkfs.xfs"), Need::Tool("xfs_io")]);
@@ -110,8 +110,8 @@ fn writers() {
     }
 }
 
-/// With data=journal, the newest data of a file may be only in the journal. Such a file is not read raw. The test covers each way to set
-/// data=journal.
+/// With data=journal, the newest data of a file may be only in the journal. So ironmap does not read such a file from the device. The test
+/// covers each way to set data=journal.
 #[test]
 fn ext4_with_journalled_data() {
     require!([Need::Root, Need::Tool("losetup")]);
@@ -154,7 +154,7 @@ fn ext4_inline_data() {
     assert_served(&mounted.write("large", &content(SIZE)), "raw");
 }
 
-/// Encrypted files are not read raw, because the device contains the encrypted data. Only this test has the key.
+/// ironmap does not read encrypted files from the device, because the device contains the encrypted data. Only this test has the key.
 #[test]
 fn encrypted_files() {
     let needs =
@@ -180,8 +180,8 @@ fn encrypted_files() {
     assert_served(&mounted.write("plain", &content(SIZE)), "raw");
 }
 
-/// On XFS with reflink, deduplication can move data without a writer. Only files whose data cannot move are read raw: the file has the
-/// immutable flag, or the caller guarantees that the data do not move.
+/// On XFS with reflink, deduplication can move data of a file without a writer. ironmap reads a file from the device only if its data
+/// cannot move: the file has the immutable flag, or the caller guarantees that the data do not move.
 #[test]
 fn xfs_with_reflink() {
     require!([Need::Root, Need::Tool("losetup"), Need::Tool("mkfs.xfs")]);
@@ -190,7 +190,7 @@ fn xfs_with_reflink() {
     assert_served(&path, "dedupe");
     let promise = FileOptions::new().assume_no_dedupe(true);
     check(&path, promise, "raw");
-    // If the caller guarantees that data do not move, shared extents do not prevent raw reads.
+    // If the caller guarantees that data do not move, ironmap reads a file from the device even if the file has shared extents.
     let shared = mounted.path("shared");
     run("cp", &["--reflink=always".as_ref(), path.as_os_str(), shared.as_os_str()]);
     check(&shared, promise, "raw");
@@ -200,7 +200,7 @@ fn xfs_with_reflink() {
 
     run("chattr", &["+i".as_ref(), path.as_os_str()]);
     assert_served(&path, "raw");
-    // The immutable flag can be cleared while ironmap has the file open. ironmap then stops raw reads.
+    // The immutable flag can be cleared while ironmap has the file open. ironmap then stops reading the file from the device.
     let (host, mut queue) = self::host();
     let file = host.open_with(&path, FileOptions::default()).unwrap();
     assert!(file.host().unwrap().is_raw());
@@ -213,7 +213,7 @@ fn xfs_with_reflink() {
     assert_served(&path, "dedupe");
 }
 
-/// A file on the realtime device is not read raw. FIEMAP reports positions on the realtime device, not on the data device.
+/// ironmap does not read a file on the realtime device directly. FIEMAP reports positions on the realtime device, not on the data device.
 #[test]
 fn xfs_realtime() {
     require!([Need::Root, Need::Tool("losetup"), Need::Tool("mkfs.xfs"), Need::Tool("xfs_io")]);
@@ -230,7 +230,7 @@ fn xfs_realtime() {
     assert_served(&mounted.write("file", &content(SIZE)), "realtime");
 }
 
-/// A file with fs-verity is not read raw, because only the kernel verifies its data.
+/// ironmap does not read a file with fs-verity from the device, because only the kernel verifies its data.
 #[test]
 fn verity() {
     require!([

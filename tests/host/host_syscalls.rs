@@ -1,4 +1,5 @@
-//! A raw read of a host file needs one system call. The check of the lease needs no further call. strace counts the calls.
+//! A read of a host file (a file of a mounted file system) directly from the device needs one system call. The check of the lease needs no
+//! further call. strace counts the calls.
 
 use crate::common::again::{again, name_of, role};
 use crate::common::image::scratch;

@@ -1,4 +1,5 @@
-//! Requests at the limits. A raw read and a read by the kernel have the same result.
+//! Requests whose position, length or number of buffers is at a limit. A read from the device and a read by the kernel have the same
+//! result.
 
 use crate::require;
 use std::fs::OpenOptions as OsOptions;

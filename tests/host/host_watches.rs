@@ -1,5 +1,5 @@
-//! A program can control reads of a file by fanotify permission events. Then ironmap reads the file through the kernel, because a raw read
-//! would bypass the permission.
+//! A program can control reads of a file by fanotify permission events. Then ironmap reads the file through the kernel, because a read
+//! directly from the device would bypass the permission.
 
 use crate::require;
 use std::fs::OpenOptions as OsOptions;
@@ -28,7 +28,8 @@ const SIZE: usize = 300_001;
 /// Linux supports `FAN_PRE_ACCESS` since version 6.14.
 const FAN_PRE_ACCESS: u64 = 0x0010_0000;
 
-/// Opens the file in a new host. Returns whether its reads are raw or go through the kernel.
+/// Opens the file with a new host (a reader of files of mounted file systems). Returns whether its reads go to the device or through the
+/// kernel.
 fn served(path: &Path) -> &'static str {
     let host = Host::new(&HostOptions::default()).unwrap();
     Both::open(&host, path).served()
@@ -49,8 +50,8 @@ fn watch(test: &str, what: u32, events: u64, path: &Path) -> Option<Watch> {
     }
 }
 
-/// If a program has requested permission events for reads of a file, the kernel serves the file. The mark may be on the file, its
-/// directory, its mount, or its file system.
+/// If a program has requested permission events for reads of a file, ironmap reads the file through the kernel. The fanotify mark may be on
+/// the file, its directory, its mount, or its file system.
 #[test]
 fn a_file_whose_reads_are_asked_for_is_served_by_the_kernel() {
     const TEST: &str = "a_file_whose_reads_are_asked_for_is_served_by_the_kernel";
@@ -83,7 +84,7 @@ fn a_file_whose_reads_are_asked_for_is_served_by_the_kernel() {
     }
 }
 
-/// Other marks do not prevent raw reads:
+/// Other fanotify marks do not prevent reads from the device:
 ///
 /// - permission events for opens, because they also apply to ironmap's open;
 /// - notifications, which need no reply;
@@ -113,7 +114,7 @@ fn other_marks_are_in_no_way() {
     assert_eq!(found, ("raw", expected));
 }
 
-/// If a mark is set while a file is open, it takes effect when ironmap acquires the next lease.
+/// If a fanotify mark is set while a file is open, ironmap respects the mark when it acquires the next lease.
 #[test]
 fn a_lease_is_not_taken_again_under_a_mark() {
     const TEST: &str = "a_lease_is_not_taken_again_under_a_mark";

@@ -29,7 +29,8 @@ pub(crate) const FOREIGN: u64 = (1 << 20) - 1;
 /// The extended attribute that contains the number of a file.
 const ATTRIBUTE: &str = "user.torture";
 
-/// The number of counters for waiting times. Each counter covers a range of times. Four ranges cover each doubling of the time.
+/// The number of counters for waiting times. Each counter counts the waits in one range of times. Each range of times between two powers of
+/// two microseconds is divided into four ranges.
 const STEPS: usize = 120;
 
 // The layout of the shared words. Each file has a record: some words for the file, and three words for each cell.
@@ -124,7 +125,8 @@ impl Ledger {
         self.0[WAITS + (step as usize).min(STEPS - 1)].fetch_add(1, SeqCst);
     }
 
-    /// Returns the number of waits. For each given share of the waits, returns the time in microseconds in which this share ended.
+    /// Returns the number of waits, and one time in microseconds for each given share of the waits. This share of the waits was not longer
+    /// than this time.
     pub(crate) fn waits(&self, shares: &[f64]) -> (u64, Vec<u64>) {
         let counts: Vec<_> = (0..STEPS).map(|step| self.0[WAITS + step].load(SeqCst)).collect();
         let all: u64 = counts.iter().sum();
@@ -135,7 +137,7 @@ impl Ledger {
                 left = left.saturating_sub(*count);
                 found
             });
-            // The upper limit of the range that the counter covers.
+            // The upper limit of the range of times that this counter covers.
             let step = step.unwrap_or(0) as u64 + 1;
             (((step % 4) << (step / 4)) >> 2) + (1 << (step / 4))
         };
@@ -164,7 +166,7 @@ impl Ledger {
     }
 }
 
-/// The cells that overlap a range.
+/// The numbers of the cells (parts of the file, for which versions are recorded) that overlap a range.
 fn cells(range: Range<u64>) -> Range<u64> {
     (range.start / CELL).min(CELLS)..range.end.div_ceil(CELL).min(CELLS)
 }
@@ -199,7 +201,7 @@ impl Change<'_> {
         }
     }
 
-    /// Permits content that is shifted by whole cells. The next call withdraws this permission.
+    /// Permits that words appear at other positions, shifted by whole cells. The next call of this function withdraws the permission.
     pub(crate) fn shift(&self) {
         self.ledger.file(self.id, OfFile::Shifts).fetch_add(1, SeqCst);
     }
@@ -211,7 +213,7 @@ impl Change<'_> {
     }
 }
 
-/// A read in progress, with the values of the file's counters at its beginning.
+/// A read in progress. It stores the values that the file's counters had at the beginning of the read.
 pub(crate) struct Look {
     id: u64,
     pos: u64,
@@ -222,7 +224,7 @@ pub(crate) struct Look {
 }
 
 impl Look {
-    /// Checks the data that were read, and their length.
+    /// Checks the data that were read, and the number of bytes that were read.
     pub(crate) fn judge(&self, ledger: &Ledger, read: &[u8]) -> Result<(), String> {
         let first = self.pos.next_multiple_of(8);
         let words = read.get((first - self.pos) as usize..).unwrap_or_default().chunks_exact(8);

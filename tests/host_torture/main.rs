@@ -1,5 +1,5 @@
-//! Raw reads of host files never return wrong data. Threads read files while other processes change the files in every way, move the blocks
-//! of the files, fill the disk, and reuse freed blocks in other files.
+//! ironmap never returns wrong data when it reads files of mounted file systems from the device. Threads read files while other processes
+//! change the files in every way, move the blocks of the files, fill the disk, and reuse freed blocks in other files.
 //!
 //! - `ledger`: the oracle: the values that every word of every file may have at any time.
 //! - `reader`: the threads that read and check.
@@ -125,7 +125,8 @@ impl Setting {
         Self { kind, seed: seed.parse().expect("a number"), ledger, dir, image, device }
     }
 
-    /// The path of the file in one of a mutator's slots.
+    /// The path of a file that a mutator (a process that changes files) uses. `slot` is the index of the file among the files of this
+    /// mutator.
     fn slot(&self, mutator: usize, slot: usize) -> PathBuf {
         self.dir.join(format!("slot.{mutator}.{slot}"))
     }

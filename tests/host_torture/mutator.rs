@@ -21,7 +21,7 @@ use super::sys::{Shared, truncate};
 /// The number of files that each mutator changes.
 pub(crate) const FILES: usize = 10;
 
-/// A function that changes one of the mutator's files. The argument is the slot: the index of the file.
+/// A function that changes one of the mutator's files. The second argument is the index of the file (its slot).
 type Operation = fn(&mut Mutator, usize) -> io::Result<()>;
 
 pub(crate) const OPERATIONS: [(&str, Operation); 16] = [
@@ -95,13 +95,13 @@ impl Mutator<'_> {
         start.min(LARGEST - 8)..(start + len).min(LARGEST)
     }
 
-    /// Opens the file of a slot. The open waits until leases are released.
+    /// Opens the mutator's file with this index. The open waits until leases are released.
     fn open(&self, slot: usize, options: &OpenOptions) -> io::Result<File> {
         let path = self.path(slot);
         self.wait(&path, || options.open(&path))
     }
 
-    /// Runs an open. If a process holds a lease on the file, counts how long the open took.
+    /// Opens a file with the given function. If a process holds a lease on the file, counts how long the open took.
     fn wait<T>(&self, path: &Path, act: impl FnOnce() -> io::Result<T>) -> io::Result<T> {
         let leased = is_leased(path);
         let begin = Instant::now();
@@ -299,8 +299,8 @@ impl Mutator<'_> {
             }
             self.pause(10);
         }
-        // On a full disk, the directory entry may need a block that is not free. The slot must have a file, so the rename is repeated until
-        // other processes have freed blocks.
+        // On a full disk, the directory entry may need a block that is not free. Each index must have a file, so the rename is repeated
+        // until other processes have freed blocks.
         while let Err(error) = std::fs::rename(&new, &path) {
             assert_eq!(error.kind(), io::ErrorKind::StorageFull, "{error}");
             self.pause(10);
@@ -311,7 +311,8 @@ impl Mutator<'_> {
 
     /// Writes through a mapping whose descriptor was closed.
     fn map(&mut self, slot: usize) -> io::Result<()> {
-        // While the disk is full, a store to a mapping can end this process. So a lock excludes the process that fills the disk.
+        // While the disk is full, a store to a mapping can end this process. So this process takes a lock that the process that fills the
+        // disk also needs.
         let lock = File::open(&self.setting.ledger)?;
         match rustix::fs::flock(&lock, FlockOperation::NonBlockingLockShared) {
             Err(Errno::WOULDBLOCK) => return Ok(()),

@@ -1,4 +1,4 @@
-//! Threads that read files in every way and check every word. The reads are raw while no process writes to the file.
+//! Threads that read files with every call and check every word. The reads go to the device while no process writes to the file.
 
 use std::collections::HashMap;
 use std::fs::File as OsFile;
@@ -169,7 +169,7 @@ impl Reader<'_> {
         self.judge(&look, &memory[..count], &how);
     }
 
-    /// Reads one aligned block. The read uses the simple path if possible.
+    /// Reads one aligned block, on the short code path for simple requests if possible.
     fn read_simply(&mut self, handle: &Handle) {
         let pos = self.rng.below(LARGEST / 1024) * 1024;
         let mut memory = Buffer::aligned(1024).expect("memory");

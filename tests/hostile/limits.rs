@@ -1,4 +1,5 @@
-//! Random damage does not reach some limits. For each of these limits, a test makes a volume that exceeds it.
+//! Random damage does not produce a volume that exceeds some of the limits of the code. For each of these limits, a test makes such a
+//! volume.
 
 use ironmap::ErrorKind;
 use ironmap::iomap::MapFile;

@@ -1,4 +1,4 @@
-//! Changes that damage a volume. The fuzzer chooses them by code coverage. The seeded tests choose them at random.
+//! Changes that damage a volume. The fuzzer chooses the changes by code coverage. The seeded tests choose them at random.
 
 use arbitrary::Arbitrary;
 

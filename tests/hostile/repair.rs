@@ -41,7 +41,7 @@ pub(crate) fn repair(scratch: &mut Scratch, spots: &[Spot]) {
     }
 }
 
-/// Values of the sequence number in the protection block. With these values an open does not wait.
+/// Sequence numbers in the block of the multiple mount protection. If the block has one of these numbers, an open does not wait.
 const MMP_CLEAN: u32 = 0xFF4D_4D50;
 const MMP_FSCK: u32 = 0xE24D_4D50;
 

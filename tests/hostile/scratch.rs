@@ -13,12 +13,12 @@ use super::repair::repair;
 use super::spots::Target;
 use super::volume::Base;
 
-/// A copy of a base volume.
+/// A copy of an undamaged volume (the base), which tests damage and restore.
 pub(crate) struct Scratch {
     base: Base,
     block_size: usize,
     bytes: Vec<u8>,
-    /// The ranges that differ from the base.
+    /// The ranges of the copy that differ from the undamaged volume.
     dirty: Vec<(usize, usize)>,
     file: OwnedFd,
     device: Arc<dyn Device>,
@@ -60,12 +60,12 @@ impl Scratch {
         &self.bytes
     }
 
-    /// The positions and lengths of the ranges that differ from the base.
+    /// The positions and lengths of the ranges that differ from the undamaged volume.
     pub(crate) fn dirty(&self) -> &[(usize, usize)] {
         &self.dirty
     }
 
-    /// Writes bytes. If they differ from the base, records the range.
+    /// Writes bytes to the copy. If the bytes differ from the undamaged volume, records the range.
     pub(crate) fn write(&mut self, at: usize, bytes: &[u8]) {
         let place = &mut self.bytes[at..at + bytes.len()];
         if place != bytes {

@@ -168,7 +168,7 @@ const EXTENTS: u32 = 0x80000;
 const INDEX: u32 = 0x1000;
 const INLINE: u32 = 0x1000_0000;
 const FAST_COMMIT: u32 = 0x20;
-/// How many blocks of the log are examined. The transactions of these volumes use fewer.
+/// How many blocks of the log are examined. The transactions of these volumes use fewer blocks.
 const LOG: u32 = 24;
 
 impl Spot {

@@ -7,13 +7,13 @@ use ironmap::iomap::{IomapType, MapFile};
 use ironmap::units::{FilePos, InodeNo};
 use ironmap::{Error, ErrorKind, FileOptions, Queue, QueueOptions, Result, Volume};
 
-/// Limits of a visit. They are needed because directories and maps of a damaged volume may be endless.
+/// Limits of a visit, that is, of reading a whole volume. They are needed because directories and maps of a damaged volume may be endless.
 const INODES: usize = 60;
 const ENTRIES: usize = 600;
 const LOOKUPS: usize = 8;
 const MAPPINGS: usize = 2000;
 
-/// Walks the tree. Then reads some inodes by their numbers, whether they are in use or not.
+/// Walks the tree of the volume. Then reads some inodes by their numbers, whether the inodes are in use or not.
 pub(crate) fn visit(volume: &Volume) {
     let fs = volume.fs();
     let mut queue = volume.queue(&QueueOptions::new().depth(8)).unwrap();
@@ -123,7 +123,7 @@ fn file(volume: &Volume, queue: &mut Queue, inode: Inode) {
         }
     }
     if end < size {
-        // The map is longer than the limit of the visit, so the search is skipped.
+        // The file has more mappings than are read of one file, so the search for data and holes is skipped.
         return;
     }
     seen(file.seek_data(FilePos(0)).map(|_| ()));

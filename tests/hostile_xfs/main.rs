@@ -110,7 +110,7 @@ fn fill(root: &Path) {
     }
 }
 
-/// Damages a copy of the base in a different way in each round, and visits the volume.
+/// In each round, damages a copy of the undamaged volume in a different way, and reads the whole volume.
 fn survive(base: &Base, kind: Option<Kind>) {
     let chosen = std::env::var("IRONMAP_HOSTILE").unwrap_or_default();
     let (seed, number) = match chosen.split_once(':') {
@@ -140,7 +140,7 @@ fn survive(base: &Base, kind: Option<Kind>) {
             saved.push((structure.at, bytes.clone()));
             let like = structures[rng.below(structures.len() as u64) as usize].read(&file);
             damage::damage(&mut bytes, &like, &mut rng);
-            // The test repairs most checksums, because a wrong checksum ends a visit early.
+            // The test repairs most checksums, because a wrong checksum prevents that the code after the verification is reached.
             if rng.below(8) != 0 {
                 structure.repair(&mut bytes);
             }

@@ -21,7 +21,7 @@ use crate::make::{Dir, all, qcow2};
 use crate::require;
 
 const MIB: u64 = 1 << 20;
-/// The size of an image, and the start and length of the part that is used as a device.
+/// The size of an image. Then the start and the length of the part of the image that is used as a device.
 const WHOLE: u64 = 8 * MIB;
 const PART: (u64, u64) = (2 * MIB, 3 * MIB);
 const FILL: u8 = 0x77;
@@ -60,7 +60,7 @@ fn sweep(name: &str, device: &dyn Device) {
         (size, 4096),
         (size + 4096, 4096),
         (size + MIB, MIB),
-        // The sum of this position and the start of the part overflows. The result would be a position before the part.
+        // The sum of this position and the start of the part overflows. Without a check, the result would be a position before the part.
         (u64::MAX - PART.0 + 1, 4096),
         (i64::MAX as u64 + 1 - PART.0, 4096),
         (top, 4096),
@@ -197,7 +197,7 @@ fn no_range_reaches_past_a_device_over_another_one() {
     let data = ram();
     integrity::format(&data, None, &integrity::FormatOptions::new(), &mut |_, _| {}).unwrap();
     sweep("integrity", &Integrity::open(data, None).unwrap().device);
-    // The addresses between the end of the first device and the start of the other device are unused.
+    // No device has the addresses between the end of the first device and the start of the other device.
     let joined = Segmented::joined(ram(), vec![(Segmented::JOURNAL, ram())]);
     let end = Segmented::JOURNAL + PART.1;
     for at in [PART.1, Segmented::JOURNAL - 4096, end, end + MIB, u64::MAX - 4095] {

@@ -17,8 +17,9 @@ use crate::require;
 
 const SIZE: usize = 4 << 20;
 
-/// A copy of an image that is in use has the state that a crash of the program would leave. Each sector has flushed data or newer data. The
-/// copy needs no repair: qemu-img finds at most unused clusters, and ironmap can immediately open the copy for writing.
+/// If an image is copied while a program writes it, the copy has a state that a crash of the program could leave. Each sector has flushed
+/// data or newer data. The copy needs no repair: qemu-img finds at most unused clusters, and ironmap can immediately open the copy for
+/// writing.
 #[test]
 fn an_image_is_sound_after_a_crash() {
     require!([Need::Tool("qemu-img")]);
@@ -204,7 +205,7 @@ fn a_writer_by_another_node_is_seen() {
         drop(theirs);
         ours.iter().for_each(|ours| open(ours, true).unwrap());
     }
-    // The two programs use separate ranges of the file.
+    // QEMU and ironmap use separate partitions of the file, so both can have it open.
     let theirs = Theirs::open("raw", &first);
     open(&second, true).unwrap();
     drop(theirs);

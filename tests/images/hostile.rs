@@ -48,7 +48,7 @@ fn pointer(bytes: &[u8], at: usize) -> usize {
     (number & 0x00FF_FFFF_FFFF_FE00) as usize
 }
 
-/// qcow2 images with randomly changed fields and tables. Each use returns an error or data.
+/// The fields and tables of qcow2 images are changed at random. Each use of such an image returns an error or data.
 #[test]
 fn damaged_tables_are_errors_or_data() {
     require!([Need::Tool("qemu-img")]);
@@ -81,7 +81,7 @@ fn damaged_tables_are_errors_or_data() {
                     0 => bytes[at] ^= 1 << rng.below(8),
                     1 => bytes[at] = rng.next() as u8,
                     2 => bytes[at & !7..][..8].copy_from_slice(&rng.next().to_be_bytes()),
-                    // The pointer is set to another position in the file, or to a position just past the end of the file.
+                    // The test sets the pointer to another position in the file, or to a position just past the end of the file.
                     3 => {
                         let to =
                             (rng.below(bytes.len() as u64 + 65536) & !511) | (rng.below(3) << 62);
@@ -110,7 +110,7 @@ fn damaged_tables_are_errors_or_data() {
     assert!(opened > number / 4, "{opened} of {number} were opened");
 }
 
-/// Damaged VMDK and VHDX images. Each use returns an error or data.
+/// VMDK and VHDX images are damaged. Each use of such an image returns an error or data.
 #[test]
 fn damaged_vmdk_and_vhdx_images_are_errors_or_data() {
     require!([Need::Tool("qemu-img")]);

@@ -62,7 +62,7 @@ fn a_volume_in_an_image_is_one_for_linux() {
     }
 }
 
-/// A partition in an image can be opened. An image can also store one part of an integrity device.
+/// A partition in an image can be opened. An image can also store the data or the tags (checksums) of an integrity device.
 #[test]
 fn an_image_has_partitions() {
     require!([Need::Tool("qemu-img"), Need::Tool("sfdisk")]);

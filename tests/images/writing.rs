@@ -138,7 +138,7 @@ fn zeros_take_no_room() {
     }
 }
 
-/// Writes to an empty image, and to an image with a backing file. The backing file is not changed.
+/// Writes to an empty image, and to an image with a backing file. The test checks that the backing file is not changed.
 #[test]
 fn a_write_copies_from_below_and_leaves_it_unchanged() {
     require!([Need::Tool("qemu-img")]);

@@ -1,4 +1,4 @@
-//! Power cuts of an integrity device. Data and tags are on one recorded device, so a cut applies to both at the same time.
+//! Power cuts of an integrity device. Data and tags (checksums) are on one recorded device, so a cut applies to both at the same time.
 
 use std::io::IoSlice;
 use std::ops::Range;
@@ -19,30 +19,30 @@ use crate::rng::Rng;
 use crate::stand::{Stand, bio, read, write};
 
 const SIZE: u64 = 512 << 10;
-/// The length that the device below writes atomically.
+/// The length in bytes that the device below the integrity device writes atomically.
 const UNIT: u64 = 512;
 const REGION: u64 = 16 << 10;
 /// All writes are within a range of this length.
 const ARENA: u64 = 128 << 10;
 
-/// A write or a discard. It was in flight between two numbered events.
+/// A write or a discard, with the numbers of two events: its submission and its completion.
 struct Written {
     range: Range<u64>,
     /// Whether this is a discard. On this device, discarded sectors read as zeros.
     discard: bool,
     begun: u64,
-    /// The event of the completion. `None` if the workload ended before the completion was collected.
+    /// The number of the event of the completion. `None` if the workload ended before the completion was collected.
     acknowledged: Option<u64>,
     /// Whether the write is durable when it is acknowledged.
     fua: bool,
 }
 
-/// The operations on a device. Events are numbered from 1.
+/// The operations on a device. The submissions and completions are events, which are numbered from 1.
 #[derive(Default)]
 struct History {
     events: u64,
     writes: Vec<Written>,
-    /// For each flush: the events of its start and its end.
+    /// For each flush: the numbers of the events at which the flush began and ended.
     flushes: Vec<(u64, u64)>,
 }
 
@@ -131,7 +131,8 @@ impl Case {
             }
             let known = number < self.history.writes.len() as u64 && unit == stamp(number, at);
             match durable {
-                // The sector may contain its first content, or the data of any write to this sector.
+                // If no write to this sector is durable, the sector may contain its first content, which is checked here, or the data of
+                // any write to this sector.
                 None if !known => {
                     let mut first = [0; UNIT as usize];
                     self.base.read_exact_at(&mut first, DevOffset(at)).unwrap();
@@ -166,7 +167,7 @@ impl Case {
         Ok(())
     }
 
-    /// The number of the last durable write to a sector. The sector must not contain older data.
+    /// The number of the last write to a sector that is durable. The sector must not contain data that are older than this write.
     fn durable(&self, at: u64, now: u64) -> Option<u64> {
         let is_durable = |write: &Written| {
             write.range.contains(&at)
@@ -194,7 +195,7 @@ impl Case {
         self.log.marks(state.cut).max().unwrap_or(0)
     }
 
-    /// Checks at most `limit` states. For one of every `again` states, the recovery is also cut at each of its writes.
+    /// Checks at most `limit` states. For one of every `again` states, the power also fails at each write of the recovery.
     fn assert_holds(&self, seed: u64, limit: usize, again: usize) -> usize {
         let mut crashes = self.crashes();
         let names = crashes.names(seed, 2);
@@ -223,7 +224,7 @@ impl Case {
         count
     }
 
-    /// Cuts the recovery at each of its writes.
+    /// Lets the power fail at each write of the recovery.
     fn cut_recovery(&self, before: &Ram, now: u64, seed: u64) -> Result<usize, String> {
         let record = Arc::new(Record::new(Arc::new(before.snapshot())));
         drop(Integrity::open(record.clone(), None).unwrap());
@@ -379,7 +380,7 @@ fn whatever_a_power_cut_leaves_is_recovered() {
     eprintln!("{count} states of {seed} workloads");
 }
 
-/// The rules detect a device that loses flushed data.
+/// The test shows that the rules detect a device that loses flushed data.
 #[test]
 fn broken_promises_are_found() {
     for (mode, seeds) in [(Mode::Bitmap, [0, 1, 4, 5]), (Mode::Journal, [2, 3, 6, 7])] {
@@ -459,7 +460,7 @@ fn only_regions_in_use_are_read_after_a_crash() {
         write(&device, region * REGION, &[9; 4096], false).unwrap();
     }
     device.flush().unwrap();
-    // The tags were not written before the cut. So the recovery computes the tags from the data.
+    // The tags (checksums) of the sectors were not written before the cut. So the recovery computes the tags from the data.
     let crashed = stand.snapshot();
     let data = Arc::new(Counted { below: crashed.data.clone(), read: AtomicU64::new(0) });
     let tags = crashed.tags.clone().map(|tags| tags as Arc<dyn Device>);

@@ -1,5 +1,5 @@
-//! Changes to a tag area, with or without repaired checksums. The fuzzer chooses the changes by code coverage. The seeded tests choose them
-//! at random.
+//! Changes to the tag area (the checksums and other metadata) of an integrity device, with or without repaired checksums of the area. The
+//! fuzzer chooses the changes by code coverage. The seeded tests choose them at random.
 
 use arbitrary::Arbitrary;
 use ironmap::ErrorKind;
@@ -14,7 +14,7 @@ pub(crate) const SIZE: u64 = 1 << 20;
 
 const BLOCK: u64 = 4096;
 
-/// A structure of the tag area.
+/// A structure of the tag area, which contains the checksums and other metadata of an integrity device.
 #[derive(Arbitrary, Clone, Copy, Debug)]
 enum Structure {
     Superblock,
@@ -107,7 +107,7 @@ impl Change {
         };
         let until = until.min(end);
         if from >= until {
-            // A device without a journal has no such block.
+            // A device without a journal does not have the block that this change damages.
             return;
         }
         let block = from + u64::from(self.block) % ((until - from) / BLOCK) * BLOCK;

@@ -265,8 +265,9 @@ fn a_flush_that_failed_leaves_the_device_to_be_recovered() {
     }
 }
 
-/// A block that cannot be read does not make the device unusable. If nothing needs recovery, a bad block of the map is accepted. After a
-/// crash, a bad block is accepted only with `force`. A sector whose verification needs a bad block is never returned as valid.
+/// A block that cannot be read does not make the integrity device unusable. If no region needs recovery, a bad block of the dirty map is
+/// accepted. After a crash, a bad block is accepted only with `force`. If the verification of a sector needs a bad block, the sector is
+/// never returned as valid.
 #[test]
 fn one_refused_block_does_not_stop_the_others() {
     let open = |stand: &Stand, data: Faults, tags: Faults, force: bool| {
@@ -436,7 +437,8 @@ fn short_transfers_are_finished() {
     }
 }
 
-/// A device is opened read-only after a crash. The regions that were in use are counted, and their sectors are not verified.
+/// An integrity device is opened read-only after a crash. The regions that were being written are counted, and their sectors are not
+/// verified.
 #[test]
 fn read_only_after_a_crash() {
     for mode in [Mode::Bitmap, Mode::Journal] {
@@ -486,8 +488,8 @@ fn read_only_after_a_crash() {
     }
 }
 
-/// Layers above an integrity device pass on its properties and its list of wrong sectors. The test covers four layers: fault injection, a
-/// recorder, a device without data, and another integrity device.
+/// Layers above an integrity device report the properties of this device and its list of wrong sectors unchanged. The test covers four
+/// layers: fault injection, a recorder, a device without data, and another integrity device.
 #[test]
 fn wrong_tuples_are_reported_through_every_device_above() {
     type Above = fn(Arc<dyn Device>) -> Arc<dyn Device>;

@@ -1,4 +1,5 @@
-//! A single bit of the data or of the tags changes on the device. Every read of its sector then fails. Reads of other sectors succeed.
+//! A single bit of the data or of the tags (checksums) changes on the device. Every read of the affected sector then fails. Reads of other
+//! sectors succeed.
 
 use ironmap::device::{BoundedQueue, DeviceQueue};
 use ironmap::integrity::{Event, Field, FormatOptions, Integrity, TupleKind};
@@ -62,7 +63,7 @@ fn assert_each_bit_is_guarded(options: &FormatOptions) {
         fails_alone(&device, &mut queue, bit);
         flip();
     }
-    // The bits are restored, and each read succeeds. This shows that wrong data were not cached.
+    // After the bits are restored, each read succeeds. This shows that wrong data were not cached.
     read(&device, 0, SMALL as usize).unwrap();
     assert_eq!(device.counts().mismatches, interval * 8 * 4);
     drop((queue, device));
@@ -203,7 +204,8 @@ fn a_write_whose_data_were_lost_is_caught_when_it_is_read() {
     }
 }
 
-/// All writes to a region were lost, both data and tags. The old data match the old tags, so only the generation in the map shows the loss.
+/// All writes to a region were lost, both data and tags (checksums). The old data match the old tags. Only the generation number of the
+/// region in the dirty map shows the loss.
 #[test]
 fn writes_that_left_no_trace_are_found_by_their_generation() {
     for generations in [false, true] {

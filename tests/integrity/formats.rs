@@ -130,9 +130,9 @@ fn the_last_whole_sector_is_protected() {
     }
 }
 
-/// A device is formatted a second time, and one request of the second formatting fails. The device is then either the new device or
-/// invalid. It is never the old device with partly overwritten tags. After a successful formatting, the new device is found even if its
-/// last block is overwritten.
+/// A device is formatted a second time, and one request of the second formatting fails. The device then has the new format, or is invalid.
+/// It never has the old format with partly overwritten tags (checksums). After a successful formatting, the new format is found even if the
+/// last block of the device is overwritten.
 #[test]
 fn a_device_that_was_formatted_anew_is_gone() {
     let larger = FormatOptions::new().mode(Mode::Journal).journal(1 << 20).force(true);

@@ -1,4 +1,5 @@
-//! Tag areas with random bytes. An open returns an error that names the fault, and never panics.
+//! Integrity devices whose tag area (the checksums and other metadata) contains random bytes. An open returns an error that names the
+//! fault, and never panics.
 
 use std::sync::Arc;
 
@@ -118,8 +119,8 @@ fn numbers_without_bounds_are_refused() {
     }
 }
 
-/// Applies the changes of the fuzzer, chosen by a seed. Each can affect any structure, and the checksum stays valid. ironmap refuses the
-/// device, or the device works.
+/// Applies the changes that the fuzzer also uses, chosen by a seed. Each change can affect any structure of the tag area, and the checksum
+/// of the structure stays valid. ironmap refuses the device, or the device works.
 #[test]
 fn structures_of_any_values_are_refused_or_work() {
     let devices = crashed();

@@ -1,4 +1,5 @@
-//! The findings of a scrub. The scrub finds lost writes even if the tags are in memory. It reports no loss if no write was lost.
+//! The findings of a scrub, which compares all sectors of an integrity device with their tags (checksums). The scrub finds lost writes even
+//! if the tags are in memory. It reports no loss if no write was lost.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -46,8 +47,8 @@ fn a_lost_write_of_tags_is_found_while_they_are_in_memory() {
     assert_eq!(read(&stand.open().device, 5 * 4096, 4096).unwrap_err().errno(), Errno::EILSEQ);
 }
 
-/// A write marks its region as dirty and then fails. The region has a new generation, but no sector was written. The scrub reports no loss
-/// while the region is dirty, after a close, and after a crash.
+/// A write marks its region as dirty and then fails. The region has a new generation number, but no sector was written. The scrub reports
+/// no lost write: while the region is dirty, after a close, or after a crash.
 #[test]
 fn a_write_that_wrote_nothing_is_not_a_lost_one() {
     for of_tags in [false, true] {
@@ -76,8 +77,8 @@ fn a_write_that_wrote_nothing_is_not_a_lost_one() {
     }
 }
 
-/// A write to a region had no effect on the device. The close updates tags to the new generation only for sectors that match their old
-/// tags. A wrong sector remains wrong.
+/// A write to a region had no effect on the device. When the device is closed, each tag (checksum) gets the new generation number only if
+/// the sector matches its old tag. So a wrong sector is still detected after the close.
 #[test]
 fn a_close_gives_no_wrong_sector_a_tag_that_fits() {
     const FIRST: u64 = 16;
@@ -95,7 +96,8 @@ fn a_close_gives_no_wrong_sector_a_tag_that_fits() {
         write(&device, 64 << 10, &[2; 4096], false).unwrap_err();
         let closed = device.close();
         if wrong == 16 {
-            // No sector matches its tag. So the region stays dirty, and the close returns an error that says this.
+            // No sector of the region matches its tag (checksum). So the region stays dirty, and the close returns an error that states
+            // this.
             let error = closed.unwrap_err();
             assert!(error.to_string().contains("stays dirty"), "{error}");
             continue;
@@ -111,8 +113,8 @@ fn a_close_gives_no_wrong_sector_a_tag_that_fits() {
     }
 }
 
-/// The dirty bit or the generation of a region could not be written. In memory the region keeps its old generation, even if the device has
-/// stored the new one. The scrub reports no lost write while the device is open, after a close, and after a crash.
+/// The dirty bit or the generation number of a region could not be written. In memory the region keeps its old number, even if the device
+/// has stored the new one. The scrub reports no lost write: while the device is open, after a close, or after a crash.
 #[test]
 fn a_generation_that_could_not_be_written_is_not_missing() {
     let at = 64 << 10;
@@ -208,7 +210,7 @@ fn a_device_that_is_gone_ends_the_scrub() {
     assert_eq!(scrubbed.unwrap_err().errno(), Errno::ENODEV);
 }
 
-/// A check reports the blocks of the tag area that cannot be read. It still examines the other blocks.
+/// A check reports the blocks of the tag area (the checksums and other metadata) that cannot be read. It still examines the other blocks.
 #[test]
 fn a_check_goes_on_after_blocks_that_cannot_be_read() {
     for (number, options) in all_options().enumerate() {

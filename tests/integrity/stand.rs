@@ -13,7 +13,7 @@ use ironmap::{Errno, QueueOptions, Result};
 
 use crate::rng::Rng;
 
-/// A data device, and the device that stores its tags. The tags can also be on the data device itself.
+/// A data device, and the device that stores its tags (checksums). The tags can also be on the data device itself.
 pub(crate) struct Stand {
     pub(crate) data: Arc<Ram>,
     /// The device of the tags, or `None` if they are at the end of the data device.
@@ -62,7 +62,7 @@ impl Stand {
         Integrity::open_with(data, self.tags.as_ref().map(as_device), options)
     }
 
-    /// A copy of the devices in their present state. This is the state after a power cut that loses no write.
+    /// A copy of the devices with their present content. A power cut that loses no write would leave this content.
     pub(crate) fn snapshot(&self) -> Self {
         Self {
             data: Arc::new(self.data.snapshot()),
@@ -89,7 +89,7 @@ pub(crate) fn as_device(ram: &Arc<Ram>) -> Arc<dyn Device> {
     Arc::clone(ram) as Arc<dyn Device>
 }
 
-/// Changes bytes of a device from below, without the layers that use it.
+/// Changes bytes of a device directly, so that the layers above the device do not see the change.
 pub(crate) fn change(ram: &Ram, at: u64, change: impl FnOnce(&mut u8)) {
     let start = at / 4096 * 4096;
     let mut block = Buffer::aligned(4096).unwrap();

@@ -1,4 +1,4 @@
-//! Files of a mounted file system on an NVMe namespace. ironmap sends raw reads to the namespace's character device.
+//! Files of a mounted file system on an NVMe namespace. ironmap reads these files through the namespace's character device.
 
 use std::path::PathBuf;
 use std::process::Command;

@@ -69,8 +69,8 @@ fn buffer(len: usize) -> Memory {
     Memory::Flat(Buffer::aligned(len).unwrap())
 }
 
-/// The device has the limits of the drive: the block size of the namespace (512 or 4096 bytes), and the maximum transfer length of the
-/// controller.
+/// The device in ironmap has the limits of the drive: the block size of the namespace (512 or 4096 bytes), and the maximum transfer length
+/// of the controller.
 #[test]
 fn limits_are_those_of_the_namespace() {
     for (path, block) in [(given("LAB_CHAR1"), 512), (given("LAB_CHAR2"), 4096)] {
@@ -251,8 +251,8 @@ fn a_part_of_a_namespace_begins_at_its_offset() {
     assert!(result == Ok(8192) && *bytes == *expected);
 }
 
-/// A queue of a namespace can also be used for other devices and for files. If such a device has no poll queue, a polled queue does not
-/// hang.
+/// A queue of an NVMe namespace can also be used for other devices and for files. A polled queue does not hang, even if such a device or
+/// file has no poll queue.
 #[test]
 fn other_files_are_read_through_the_same_queue() {
     let shared = OpenMode { exclusive: false, ..OpenMode::default() };

@@ -8,7 +8,7 @@ use ironmap::{Engine, QueueOptions};
 use crate::given;
 use crate::reads::assert_volume_reads;
 
-/// Reads return the right content, both with polled completions and with completions by interrupts.
+/// Reads return the right content, both if completions are polled for and if interrupts report them.
 #[test]
 fn polled_block_devices_read_the_same() {
     for device in [given("LAB_BLOCK1"), given("LAB_BLOCK2"), given("LAB_NULL")] {

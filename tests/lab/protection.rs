@@ -25,7 +25,7 @@ const FREE: u64 = 52 << 20;
 /// these sectors.
 const MADE: u64 = 60 << 20;
 
-/// The paths of the devices whose requests can carry tuples on this kernel.
+/// The paths of the devices to which requests with tuples (protection information) can be sent on this kernel.
 fn protected() -> Vec<String> {
     let commands = [given("LAB_CHAR5"), given("LAB_CHAR6")];
     let mut paths = commands.to_vec();
@@ -35,7 +35,7 @@ fn protected() -> Vec<String> {
     paths
 }
 
-/// Whether requests to block devices can carry tuples. Linux supports this since version 6.14.
+/// Whether requests to block devices can include tuples (protection information). Linux supports this since version 6.14.
 fn has_attributes() -> bool {
     let release = std::fs::read_to_string("/proc/sys/kernel/osrelease").unwrap();
     let mut numbers = release.split('.').map(|number| number.parse::<u32>().unwrap_or(0));
@@ -179,7 +179,7 @@ fn the_kernel_reads_data_written_with_tuples() {
     }
 }
 
-/// Many requests are in flight at a time. Each has its own tuples.
+/// Many requests are in flight at a time. Each request has its own tuples (protection information).
 #[test]
 fn many_requests_carry_their_own_tuples() {
     const DEPTH: u64 = 32;

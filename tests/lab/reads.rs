@@ -69,7 +69,7 @@ fn assert_read_now(file: &File, queue: &mut Queue, content: &[u8], rng: &mut Rng
     }
 }
 
-/// Queued reads. The number of reads in flight is the number of buffers.
+/// Tests queued reads. As many reads are in flight as there are buffers.
 fn assert_queued(
     file: &File,
     queue: &mut Queue,

@@ -30,8 +30,8 @@ fn content(file: &File, queue: &mut Queue) -> Vec<u8> {
     bytes.to_vec()
 }
 
-/// Overwrites run with polled completions or with HIPRI. Reads then return the written data, both immediately and after the volume is
-/// opened with another engine.
+/// Overwrites run with polled completions: by the engine of the volume, or by the flag HIPRI of the request. Reads then return the written
+/// data, both immediately and after the volume is opened with another engine.
 #[test]
 fn polled_overwrites_are_what_is_read() {
     let rng = &mut Rng::new(0x921);

@@ -25,7 +25,7 @@ const PATTERN: usize = 32 << 20;
 const MODULES: &str = "libcrc32c dm-mod dm-log dm-region-hash dm-mirror dm-bufio dm-snapshot dm-bio-prison dm-persistent-data dm-thin-pool xor \
     raid6_pq async_tx async_memcpy async_xor async_pq async_raid6_recov md-mod raid0 raid1 raid10 raid456 dm-raid";
 
-/// The number of disks that may be missing while this logical volume can still be read.
+/// The number of disks that may be missing when this logical volume is read.
 fn spared(name: &str) -> usize {
     match name {
         name if name.starts_with("raid6") => 2,
@@ -96,7 +96,7 @@ impl Lab {
         let device = opened.device;
         let mut bytes = vec![0; device.size() as usize];
         device.read_exact_at(&mut bytes, DevOffset(0)).unwrap();
-        // A queue reads the same bytes.
+        // A queue reads the same bytes as the calls of the device.
         let mut queue = device.queue(&QueueOptions::new()).unwrap();
         let mut rng = Rng::new(SEED);
         for _ in 0..200 {
@@ -171,7 +171,7 @@ fn refused(lab: &Lab) {
     let too_few = "is left out";
     lab.assert_refused("core", &[1], ErrorKind::NotFound, "known to be complete");
     lab.assert_refused("raid1", &[0, 1], ErrorKind::NotFound, too_few);
-    // If only the stale leg is present, ironmap cannot detect that it is stale. Linux cannot detect this either.
+    // If only the leg that is out of date is present, ironmap cannot detect that it is out of date. Linux cannot detect this either.
     let (faults, stale) = lab.read("stale1", &[2]).unwrap();
     assert!(faults.contains("stale1_rimage_0 is left out"), "{faults}");
     assert!(stale != lab.read("stale1", &[]).unwrap().1);

@@ -54,7 +54,8 @@ fn assert_refused(disk: &[u8], kind: ErrorKind, text: &str) {
     assert!(error.kind() == kind && shown.contains(text), "{text}: {:?}: {shown}", error.kind());
 }
 
-/// A change of the superblocks, the fault that it causes, and the bytes that are read at the beginning and at the end.
+/// A test case: a change of the legs' superblocks, the fault that the change causes, and the bytes that are read at the beginning and at
+/// the end.
 type Case<'a> = (&'a dyn Fn(&mut [Leg; 3]), &'a str, u8, u8);
 
 /// The superblocks of the legs show which legs are in sync. They contain the failed legs, the number of events, the position of a recovery,
@@ -118,7 +119,8 @@ fn reshaped_arrays_are_refused() {
     }
 }
 
-/// The first leg of a mirror is used. If it is lost, the log must show that another leg is complete.
+/// ironmap reads the first leg of a mirror. If the first leg is lost, another leg is read only if the log of the mirror shows that this leg
+/// is complete.
 #[test]
 fn a_mirror_without_its_first_leg_needs_its_log() {
     let segment = |first: &str, log: &str| {

@@ -136,7 +136,7 @@ fn firsts(disk: &[u8], name: &str) -> Result<Vec<u8>, Error> {
     Ok(all.chunks(EXTENT).map(|block| block[0]).collect())
 }
 
-/// The small pool after a change of its metadata. The checksums of the metadata are repaired.
+/// The disk with the small pool, after a change of the pool's metadata. The checksums of the metadata are repaired.
 fn changed(change: impl FnOnce(&mut [u8])) -> Vec<u8> {
     let mut disk = small();
     let metadata = &mut extent(&mut disk, 0)[..EXTENT];
@@ -147,7 +147,7 @@ fn changed(change: impl FnOnce(&mut [u8])) -> Vec<u8> {
     disk
 }
 
-/// ironmap reads the small pool as its trees say. The next tests change this pool.
+/// ironmap reads from the small pool the blocks to which the pool's trees refer. The next tests change this pool.
 #[test]
 fn a_tree_with_two_levels_is_read() {
     let one = [5, 6, 0, 0, 1, 0, 0, 0, 0, 10, 2, 0, 0, 0, 0, 0, 0, 0, 3, 4];

@@ -69,7 +69,7 @@ fn write_now(queue: &mut impl DeviceQueue, bytes: &[u8], at: u64) {
     }
 }
 
-/// Writes the buffer by one bio. Then flushes by another bio.
+/// Writes the buffer by one bio. Then a second bio flushes the device.
 fn write_queued(queue: &mut impl DeviceQueue, buffer: Buffer, at: u64) {
     let len = buffer.len();
     let bio = |op, at, memory, token| Bio {
@@ -189,7 +189,7 @@ fn writes_are_refused_by_name() {
         )
     });
     check("other", "is exported");
-    // Here the two copies of the group's metadata differ.
+    // In this case, the two copies of the group's metadata differ.
     let disk = Disk::new();
     disk.make(&["-n", "root", "-L", "4M"]);
     let older = disk.metadata(PARTS[1]);

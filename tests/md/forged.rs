@@ -23,7 +23,8 @@ const CHUNK: usize = 4096;
 const P: usize = 1000;
 const Q: usize = 1001;
 
-/// A table with the number of the chunk on each member, for each row.
+/// A table with one row for each row of chunks (stripe) of the array. A row contains, for each member, the number of the chunk on this
+/// member.
 type Table = &'static [&'static [usize]];
 
 const LEFT_ASYMMETRIC: Table = &[&[0, 1, 2, P], &[3, 4, P, 5], &[6, P, 7, 8], &[P, 9, 10, 11]];
@@ -101,8 +102,8 @@ fn product(one: u8, other: u8) -> u8 {
     all as u8
 }
 
-/// Makes the data of each member from a table. In the layouts of DDF, every member has a coefficient of Q in the order of the members,
-/// including the members with parity.
+/// Makes the data of each member of the array from a table. Q is a sum with one coefficient for each member. In the layouts of DDF, every
+/// member has a coefficient, in the order of the members, including the members with parity.
 fn by_table(table: Table, layout: u32, content: &[u8]) -> Vec<Vec<u8>> {
     let is_ddf = (8..=10).contains(&layout);
     let width = table[0].len();
@@ -111,7 +112,7 @@ fn by_table(table: Table, layout: u32, content: &[u8]) -> Vec<Vec<u8>> {
         let chunk = |number: usize| &content[number * CHUNK..][..CHUNK];
         let data: Vec<usize> = (0..width).filter(|member| row[*member] < P).collect();
         let (mut p, mut q) = (vec![0; CHUNK], vec![0; CHUNK]);
-        // In all other layouts, only the members with data have coefficients. Their order begins at the member after Q.
+        // In all other layouts, only the members with data have coefficients of Q. Their order begins at the member after Q.
         let first = row.iter().position(|number| *number == Q && !is_ddf).map_or(0, |at| at + 1);
         let ordered = (0..width).map(|step| (first + step) % width);
         let mut power = 1;
@@ -158,8 +159,8 @@ fn each_layout_is_read_by_its_table() {
     }
 }
 
-/// Sectors that a member cannot read are reconstructed if the row has enough other chunks. If it has too few, the read returns the error of
-/// the device.
+/// If a member cannot read some sectors, these sectors are reconstructed, provided that enough other chunks of the row can be read. If not,
+/// the read returns the error of the device.
 #[test]
 fn unreadable_sectors_are_reconstructed() {
     let content = Rng::new(SEED).bytes(16 * CHUNK);

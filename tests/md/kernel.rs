@@ -22,16 +22,16 @@ const MIB: usize = 1 << 20;
 /// The modules of the guest's kernel.
 const MODULES: &str = "libcrc32c xor raid6_pq async_tx async_memcpy async_xor async_pq async_raid6_recov md-mod linear raid0 raid1 raid10 raid456 loop";
 
-/// The expected result of an assembly of the array.
+/// The result that the test expects when ironmap assembles the array.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Is {
-    /// The array can be read, even without any set of this many members.
+    /// The array can be read. It can also be read if any members, up to this number of members, are missing.
     Complete(usize),
     /// The array can be read with all devices, and has a fault that contains this text.
     Faulty(&'static str),
     /// The array can be read only with all devices. If one device is missing, the array is refused with this text.
     Dirty(&'static str),
-    /// The array is refused with this text.
+    /// ironmap refuses the array, and the message contains this text.
     Refused(&'static str),
 }
 
@@ -120,7 +120,7 @@ impl Is {
     }
 }
 
-/// The line of a case for the guest.
+/// The line of text that describes an array to the program in the guest.
 fn line(case: &Case) -> String {
     let (name, state, sizes, extra, options, _) = *case;
     let sizes: Vec<_> = sizes.iter().map(|size| (size * 512).to_string()).collect();
@@ -263,7 +263,7 @@ fn examine(dir: &Path, image: &[u8], what: &str) {
     assert!(ours.contains(&level), "{what}: {ours}, {level}");
     let devices = format!(" of {} devices", field(&["Raid Devices"]));
     assert!(ours.contains(&devices), "{what}: {ours}, {devices}");
-    // The version is padded in mdadm's output, and a role is shown only for version 1.
+    // mdadm pads the version in its output, and shows the role of a member only for version 1.
     let version = field(&["Version"]);
     assert!(ours.contains(&format!("metadata {version}").replace(".00", "")), "{what}: {version}");
     if version != "0.90.00" {

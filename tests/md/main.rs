@@ -17,7 +17,7 @@ use ironmap::device::{DeviceQueue, QueueOptions, Ram};
 use ironmap::md::{Array, Member, assemble};
 use ironmap::units::DevOffset;
 
-/// Members with the names `0`, `1` and so on.
+/// Makes the list of members from images. The members have the names `0`, `1` and so on.
 fn members(images: &[Vec<u8>], without: &[usize]) -> Vec<Member> {
     let left = (0..images.len()).filter(|index| !without.contains(index));
     let member = |index: usize| Member {
@@ -59,7 +59,7 @@ fn choices(of: usize, count: usize) -> Vec<Vec<usize>> {
     all.map(|set| (0..of).filter(|index| set >> index & 1 == 1).collect()).collect()
 }
 
-/// The error that an assembly of these members returns.
+/// The error with which ironmap refuses to assemble an array from these members.
 fn refusal(members: Vec<Member>) -> ironmap::Error {
     match assemble(members) {
         Ok(array) => panic!("{array} was assembled"),

@@ -1,4 +1,4 @@
-//! Members that do not belong together, members that are not used, and superblocks with damage.
+//! Members that do not belong to one array, members that are not used, and superblocks with damage.
 
 use std::sync::Arc;
 
@@ -71,8 +71,8 @@ fn foreign_and_double_members_are_refused() {
     assert_refused(&images, ErrorKind::Corrupt, &["0 and 1 both have the role 0"]);
 }
 
-/// ironmap does not use an older member, a failed member, a spare, or a member with a damaged superblock. The array has the content of the
-/// other members.
+/// ironmap does not use a member with an older superblock, a failed member, a spare, or a member with a damaged superblock. The array has
+/// the content of the other members.
 #[test]
 fn members_that_cannot_be_used_are_left_out() {
     let content = content();
@@ -88,7 +88,8 @@ fn members_that_cannot_be_used_are_left_out() {
             &["1 is left out: it is older than 0 (7 events, not 9)", "role 1"],
         );
 
-        // The events differ by one, so only the roles of the newest superblock show the failure.
+        // The numbers of events (updates) in the two superblocks differ only by one, so a member is not older. Only the roles in the newest
+        // superblock show that it has failed.
         shape.events = 8;
         shape.roles = vec![0, FAULTY];
         images[0] = shape.image(0, &content);
@@ -100,7 +101,8 @@ fn members_that_cannot_be_used_are_left_out() {
         images[1][place + 24] ^= 1;
         assert_fault(&images, &content, &["1 is left out: MD superblock: the checksum"]);
 
-        // The events differ by one because the machine stopped while the superblocks were written.
+        // The numbers of events (updates) in the two superblocks differ by one because the machine stopped while the superblocks were
+        // written.
         let (mut shape, mut images) = mirror(minor, &content);
         shape.events = 8;
         images[1] = shape.image(1, &content);
@@ -114,8 +116,8 @@ fn members_that_cannot_be_used_are_left_out() {
     let _ = shape;
 }
 
-/// With equal numbers of events, the member that was changed last is preferred, and with equal times the member with the lowest role. The
-/// order of the arguments never matters.
+/// If members have equal numbers of events (updates), ironmap prefers the data of the member that was changed last, and with equal times
+/// the data of the member with the lowest role. The order of the arguments never matters.
 #[test]
 fn the_order_of_the_members_does_not_matter() {
     let (content, other) = (content(), vec![0xEE; LEN]);
@@ -127,7 +129,7 @@ fn the_order_of_the_members_does_not_matter() {
             let newest = later.to_string();
             let texts = ["the same number of events", &*format!("the data of {newest} are")];
             assert_fault(&images, &content, &texts);
-            // A member's name is its position in the list, so the reversal also changes the names.
+            // A member's name is its position in the list, so the reversal of the list also changes the names.
             images.reverse();
             assert_fault(&images, &content, &["the same number of events"]);
         }
@@ -155,7 +157,8 @@ fn members_with_different_shapes_are_refused() {
             change(&mut shape);
             images[1] = shape.image(1, &content);
             assert_refused(&images, ErrorKind::Corrupt, &["0", "1", " contradict each other: "]);
-            // An older member is not used, because the array may have been reshaped since its last update.
+            // A member with an older superblock is not used. Its different shape is no error, because the array may have been reshaped
+            // after the last update of this superblock.
             shape.events = 3;
             images[1] = shape.image(1, &content);
             assert_fault(&images, &content, &["1 is left out: it is older than 0"]);
@@ -174,8 +177,8 @@ fn mirrors_that_were_used_separately_are_refused() {
         shape.roles = vec![0, FAULTY];
         shape.events = 8;
         images[0] = shape.image(0, &content);
-        // The newest superblock says that the other member has failed, so the other member is not used. If both members have the same
-        // number of events, neither is the newest.
+        // The newest superblock says that the other member has failed, so the other member is not used. If the superblocks of both members
+        // have the same number of events (updates), neither superblock is the newest.
         assert_fault(&images, &content, &["1 is left out"]);
         let mut one = shape.clone();
         one.roles = vec![0, 1];

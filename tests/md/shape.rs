@@ -3,7 +3,7 @@
 /// A role of a member that has failed.
 pub(crate) const FAULTY: u16 = 0xFFFE;
 const SECTOR: usize = 512;
-/// The number of roles in a superblock of version 1.
+/// The number of roles that a superblock of version 1 has in these tests.
 const ROLES: usize = 16;
 
 /// An array. All lengths are in sectors of 512 bytes.

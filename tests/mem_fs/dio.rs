@@ -1,4 +1,4 @@
-//! Direct I/O on files of another format than ext4.
+//! Direct I/O on files of a file system that the test implements.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicI32, Ordering::SeqCst};
@@ -103,13 +103,13 @@ fn buffer(bytes: &[u8]) -> Buffer {
     buffer
 }
 
-/// The bytes at a position in a file with this content.
+/// The bytes that a read at a position returns, if the file has this content.
 fn part(model: &[u8], pos: usize, len: usize) -> &[u8] {
     let from = pos.min(model.len());
     &model[from..(from + len).min(model.len())]
 }
 
-/// Reads use the same paths as on ext4. The file has data, a hole, an unwritten range, and an end in the middle of a sector.
+/// Reads use the same code paths as on ext4. The file has data, a hole, an unwritten range, and an end in the middle of a sector.
 #[test]
 fn reads_go_the_same_ways_as_ext4s() {
     for kind in [READ, Kind { resident: false, ..READ }, Kind::WHOLE, LAZY] {
@@ -345,8 +345,8 @@ fn a_write_to_shared_blocks_changes_one_file() {
         let copy = create(&world.fs, b"copy");
         world.fs.reflink(world.number, copy).unwrap();
         let mut other = World::of(&world.fs, kind, copy);
-        // The writes vary: some use borrowed memory, some use owned memory, some cover a part of a block, and some lie past the end. Some
-        // are repeated when no block is shared any more.
+        // The writes vary. Some use borrowed memory, and some use owned memory. Some cover a part of a block, and some lie past the end.
+        // Some writes are repeated when no block is shared any more.
         world.write(BLOCK, &vec![2; BLOCK]);
         let memory = buffer(&vec![3; 2 * BLOCK]);
         world.file.submit_write(&mut world.queue, memory, 3 * BLOCK as u64, NONE, 7).unwrap();
@@ -546,7 +546,7 @@ fn sleeps(thread: i32) -> bool {
     stat.rsplit_once(") ").is_some_and(|(_, rest)| rest.starts_with('S'))
 }
 
-/// An append may wait for its position. Set-id bits may be set during the wait. The append still removes them.
+/// An append may have to wait until its position is known. If set-id bits are set during this wait, the append still removes them.
 #[test]
 fn an_append_that_waited_meets_attributes_that_changed() {
     let fs = MemFs::new(Arc::new(Ram::new(16 * BLOCK as u64)), Kind::WHOLE);
@@ -562,8 +562,8 @@ fn an_append_that_waited_meets_attributes_that_changed() {
         while !fs.gate.reached.load(SeqCst) {
             thread::yield_now();
         }
-        // The first append waits while it allocates blocks. The position of the second append depends on the first, so the second append
-        // sleeps.
+        // The first append waits while it allocates blocks. The position of the second append depends on the length of the first, so the
+        // second append sleeps.
         let second = scope.spawn(|| {
             waiter.store(rustix::thread::gettid().as_raw_nonzero().get(), SeqCst);
             append()

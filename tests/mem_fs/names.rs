@@ -1,4 +1,4 @@
-//! Names of another format than ext4. The tests change them with the operations that all formats share.
+//! Names in a file system that the test implements. The tests change them with the operations that all formats share.
 
 use std::sync::Arc;
 

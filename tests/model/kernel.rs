@@ -34,8 +34,8 @@ impl<'a> Kernel<'a> {
             .open(self.path(path))
     }
 
-    /// Opens a regular file. For other files, a system call returns another error than the file system. This function returns the error of
-    /// the file system.
+    /// Opens a regular file. For a file of another type, the system call returns another error than an operation of ironmap. This function
+    /// returns the error of ironmap's operation.
     fn regular(&self, path: &Path) -> Result<File, i32> {
         let file = self.open(path).map_err(|error| error.raw_os_error().unwrap_or(0))?;
         let kind = FileType::from_raw_mode(file.metadata().map_or(0, |meta| meta.mode()));

@@ -56,7 +56,8 @@ impl Ours {
     pub(crate) fn crash(&mut self) {
         self.volume.fs().sync().unwrap();
         if self.options.contains("^has_journal") {
-            // Without a journal, the volume has no recovery. So the counters on the device are wrong.
+            // Without a journal, a volume is not recovered after a crash, and its counters on the device are wrong. So the test simulates
+            // no crash.
             return;
         }
         let left = Arc::new(self.ram.snapshot());

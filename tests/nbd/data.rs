@@ -36,14 +36,14 @@ struct Flying {
     data: Option<Vec<u8>>,
 }
 
-/// Sends requests to a device through several queues. Contains the bytes that the device must have afterwards.
+/// Sends requests to a device through several queues. The value stores the bytes that the device must have after these requests.
 pub(crate) struct Load {
     device: Arc<Nbd>,
     queues: Vec<BoundedQueue>,
     flying: Vec<Vec<Option<Flying>>>,
     pub(crate) model: Vec<u8>,
     rng: Rng,
-    /// The number of steps so far.
+    /// The number of steps (random requests) that were run so far.
     pub(crate) done: Arc<AtomicU64>,
 }
 
@@ -76,7 +76,7 @@ impl Load {
         }
     }
 
-    /// Runs `count` random steps.
+    /// Runs `count` steps. Each step is a random request.
     pub(crate) fn steps(&mut self, count: usize) {
         for _ in 0..count {
             let queue = self.rng.below(3) as usize;
@@ -178,7 +178,7 @@ impl Load {
     }
 }
 
-/// A request for a queue, with this memory.
+/// A request that is submitted to a queue and uses this memory.
 pub(crate) fn bio(op: BioOp, flags: BioFlags, at: u64, memory: Vec<u8>) -> Bio {
     let memory = Memory::Flat(Buffer::from(memory));
     let end = BioEnd::Part { request: 0, part: 0 };
@@ -268,8 +268,8 @@ fn zeros_are_not_sent() {
     }
 }
 
-/// A server reports support for zeros and then refuses a request for zeros. ironmap writes the zeros as data instead, and the session
-/// continues.
+/// A server reports support for zeros and then refuses a request for zeros. ironmap returns EOPNOTSUPP, so that the caller writes the zeros
+/// as data, and the session continues.
 #[test]
 fn refused_zeros_are_left_to_the_caller() {
     const ZEROS: u16 = 6;
@@ -285,7 +285,8 @@ fn refused_zeros_are_left_to_the_caller() {
                 }
             });
         let device = Nbd::open(&fake.address(""), true).unwrap();
-        // If data are unflushed, an error of the server could end the session.
+        // This write is not flushed. An error of a durable request can mean that the server has lost such data, and then the session ends.
+        // The refusal of zeros, which is an error too, must not end the session.
         device.write_all_at(&[IoSlice::new(&[1; 4096])], DevOffset(0), false).unwrap();
         let error = device.write_zeroes(DevOffset(4096), 8192).unwrap_err();
         assert_eq!(error.errno(), Errno::EOPNOTSUPP, "{number}: {error}");
@@ -326,7 +327,7 @@ fn the_end_of_a_part_is_read() {
     assert!(found == *expected);
     part.read_exact_at(&mut found, DevOffset(4097)).unwrap_err();
     let mut block = [0; 4096];
-    // Like the queue of a volume, this queue does not check ranges itself.
+    // Like a queue that a volume uses, this queue relies on its caller to check ranges.
     let mut queue = part.queue(&QueueOptions::new()).unwrap().unbounded();
     let read = queue.read_now(Dev::OWN, &mut block, DevOffset(4096), BioFlags::empty());
     assert_eq!(read, Ok(512));

@@ -50,7 +50,7 @@ impl Loop {
         }
     }
 
-    /// Pops completions and waits in turns, until no request of the queue is in flight.
+    /// Alternately pops completions and waits, until no request of the queue is in flight.
     fn run(&self, queue: &mut BoundedQueue, mut done: impl FnMut(ironmap::bio::Done)) {
         let began = Instant::now();
         while queue.in_flight() > 0 {
@@ -104,7 +104,7 @@ pub(crate) fn transfer(device: &Nbd, server: &mut Server, edge: bool) {
     }
 }
 
-/// Requests have more data than a socket buffers. They complete in each direction, even if the server is restarted.
+/// The requests have more data than the buffer of a socket. They complete in each direction, even if the server is restarted.
 #[test]
 fn large_requests_complete() {
     require!([Need::Tool("nbdkit")]);

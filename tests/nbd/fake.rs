@@ -1,4 +1,4 @@
-//! An NBD server in this process. The test determines its answers.
+//! An NBD server in this process. The test determines the answers of this server.
 
 use std::io::{Read, Write};
 use std::os::unix::net::{UnixListener, UnixStream};

@@ -55,7 +55,8 @@ fn random_bytes_are_no_server() {
             let opened = scope.spawn(|| Nbd::open(&address, true));
             let (mut stream, _) = listener.accept().unwrap();
             let mut rng = Rng::new(seed);
-            // After the valid prefix, the client reads the random bytes as a later message of the protocol.
+            // The prefix is a valid beginning of the negotiation. After it, the client reads the random bytes as a later message of the
+            // protocol.
             let prefix: &[&[u8]] = &[
                 b"NBDMAGIC",
                 b"IHAVEOPT",

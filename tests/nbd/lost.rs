@@ -31,7 +31,8 @@ pub(crate) fn rounds(few: u64) -> u64 {
     std::env::var("IRONMAP_NBD_ROUNDS").map_or(few, |rounds| rounds.parse().unwrap())
 }
 
-/// Kills a server and restarts it repeatedly. Between two kills, `least` steps and a random number of further steps run.
+/// Runs random steps (requests), and repeatedly kills and restarts the server. Between two kills, at least `least` steps run, and a random
+/// number of further steps.
 pub(crate) fn kill_while(
     server: &mut Server,
     done: &AtomicU64,
@@ -67,7 +68,8 @@ fn a_killed_server_loses_nothing_that_was_answered() {
         let mut server = Server::nbdkit(args, &content(seed));
         let mut load = Load::new(server.open(true).unwrap(), content(seed), seed);
         load.steps(200);
-        // No request is in flight when the server is killed. So only the client's copies of unflushed data can restore the content.
+        // No request is in flight when the server is killed. So the content can be restored only from the copies of unflushed data that the
+        // client keeps.
         server.kill();
         server.restart();
         load.steps(50);
@@ -77,8 +79,8 @@ fn a_killed_server_loses_nothing_that_was_answered() {
                 server.stop();
                 server.restart();
             });
-            // The server ends only after its clients have received the announcement. They receive it as a reply, so the test sends requests
-            // until the server ends.
+            // The server ends only after its clients have received the announcement. A client receives it as a reply to a request, so the
+            // test sends requests until the server ends.
             while !restart.is_finished() {
                 load.steps(50);
             }
@@ -158,7 +160,7 @@ pub(crate) fn under_load(
     })
 }
 
-/// If a server stops answering or ends, its requests fail within the time-out. All later requests fail too.
+/// If a server stops answering or ends, the requests to it fail within the time-out. All later requests fail too.
 #[test]
 fn a_server_that_stalls_or_is_gone_gives_an_error_in_time() {
     require!([Need::Tool("nbdkit")]);
@@ -206,7 +208,7 @@ fn an_export_that_has_changed_is_not_written() {
     assert!(std::fs::read(server.disk()).unwrap() == other);
 }
 
-/// The request that failed returns the error of the server. A server that refuses every request does not count as lost.
+/// A failed request returns the error that the server sent. If a server refuses every request, its connection does not count as lost.
 #[test]
 fn errors_of_the_server_are_given_on() {
     require!([Need::Tool("nbdkit")]);
@@ -224,8 +226,8 @@ fn errors_of_the_server_are_given_on() {
     device.read_exact_at(&mut [0; 4096], DevOffset(0)).unwrap();
 }
 
-/// If a server does not support flushes, its export is opened read-only. The address can say that completed writes are durable. Then the
-/// export is writable.
+/// If a server does not support flushes, its export is opened read-only. If the address of the export states that completed writes are
+/// durable, the export is writable.
 #[test]
 fn a_server_without_a_flush_is_only_read() {
     require!([Need::Tool("nbdkit")]);
@@ -259,7 +261,8 @@ fn write(device: &Nbd, at: u64, data: &[u8]) -> ironmap::Result<()> {
     device.write_all_at(&[std::io::IoSlice::new(data)], DevOffset(at), false)
 }
 
-/// A new queue can be the first to detect that the server was restarted. Its flush also covers the writes before the restart.
+/// After a restart of the server, a new queue can be the first to connect, and so to detect the restart. A flush of this queue also covers
+/// the writes before the restart.
 #[test]
 fn a_new_queue_notices_a_restart() {
     require!([Need::Tool("nbdkit")]);
@@ -378,8 +381,8 @@ fn a_request_that_ends_each_connection_fails_in_time() {
     assert_eq!(error.errno(), ETIMEDOUT, "{error}");
 }
 
-/// A flush of the client is in flight. No thread collects completions for longer than the time-out. The next request still does not time
-/// out.
+/// A flush that the client has sent by itself is in flight. No thread collects completions for longer than the time-out. The next request
+/// still does not time out.
 #[test]
 fn a_pause_is_no_time_out() {
     let server = Fake::start(32 << 20, FLUSH, |_, mut connection| {
@@ -424,7 +427,8 @@ fn threads_lose_nothing_when_the_server_is_killed() {
     require!([Need::Tool("nbdkit")]);
     const PART: u64 = 1 << 20;
     for (seed, args) in (0..rounds(1)).flat_map(|seed| {
-        // With other options, the filter would answer a flush while another flush is still in progress.
+        // The filter multi-conn needs exactly these options. With other options, it would answer a flush while another flush is still in
+        // progress.
         let single = "--filter=multi-conn --filter=cache file DISK multi-conn-mode=disable \
                       multi-conn-track-dirty=off";
         [(seed, "--filter=cache file DISK"), (seed, single)]

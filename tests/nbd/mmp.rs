@@ -14,7 +14,7 @@ use crate::server::Server;
 
 const NEEDS: [Need; 2] = [Need::Tool("nbdkit"), Need::Tool("mke2fs")];
 
-/// A server, and the block size of a volume. A block has the size of the server's unit of requests, or is shorter.
+/// The arguments of a server, and the block size of a volume. The block size is equal to the server's unit of requests, or shorter.
 const SERVED: [(&str, &str); 2] = [
     ("file DISK", "4096"),
     (
@@ -69,8 +69,8 @@ fn come_back(kind: (&str, &str)) {
     }
 }
 
-/// A node was cut off, and another node has claimed the volume. The first node does not overwrite data of the second. This also applies to
-/// writes that the client keeps for a restart of the server, and to writes without a reply.
+/// A node lost its connection, and another node has claimed the volume. The first node does not overwrite data of the second. This also
+/// applies to writes that the client keeps for a restart of the server, and to writes without a reply.
 #[test]
 fn a_node_that_was_cut_off_leaves_the_volume_to_the_next() {
     require!(NEEDS);

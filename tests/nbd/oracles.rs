@@ -111,7 +111,7 @@ fn ranges_without_data_are_those_of_nbdinfo() {
         bytes[at..at + len].copy_from_slice(&rng.bytes(len));
     }
     std::fs::write(raw, &bytes).unwrap();
-    // The conversion turns zeros into holes.
+    // The conversion to qcow2 and back turns ranges of zeros into holes of the file.
     run("qemu-img", &["convert", "-O", "qcow2", raw, qcow2]);
     run("qemu-img", &["convert", "-O", "raw", qcow2, raw]);
     let disk = std::fs::read(qcow2).unwrap();
@@ -140,7 +140,7 @@ fn ranges_without_data_are_those_of_nbdinfo() {
     }
 }
 
-/// One reply of the server contains many ranges. So a file of many pieces needs few requests.
+/// One reply of the server describes many ranges. So the map of an export with many data ranges needs few requests.
 #[test]
 fn many_ranges_need_few_questions() {
     require!([Need::Tool("nbdkit"), Need::Tool("nbdinfo")]);

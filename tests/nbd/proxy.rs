@@ -28,11 +28,11 @@ pub(crate) struct Proxy {
     gate: Arc<Mutex<Gate>>,
 }
 
-/// If this gate is closed, the proxy has no connections and refuses new ones.
+/// A switch: if it is closed, the proxy has no connections and refuses new ones.
 #[derive(Default)]
 struct Gate {
     is_closed: bool,
-    /// The open connections. `None` if the gate of the proxy is never closed.
+    /// The open connections. `None` if the test never closes the gate (the switch that cuts all connections).
     open: Option<Vec<UnixStream>>,
 }
 
@@ -49,7 +49,7 @@ impl Proxy {
         Self::start(server, seed, move |rng| Fate { cut: u64::MAX, damaged: rng.below(below) })
     }
 
-    /// Makes a proxy that changes nothing. Its gate can be closed.
+    /// Makes a proxy that changes nothing. The test can close its gate: the proxy then cuts all connections and refuses new ones.
     pub(crate) fn gated(server: &Server) -> Self {
         let proxy = Self::start(server, 0, |_| Fate { cut: u64::MAX, damaged: u64::MAX });
         proxy.gate.lock().unwrap().open = Some(Vec::new());

@@ -33,7 +33,7 @@ fn nbdkit(args: &str, seed: u64) -> Server {
     Server::with_file("nbdkit", &args, &content(seed), KEYS)
 }
 
-/// The address of an export, for a user. `keys` is the file that contains the key of the user.
+/// The address of an export, as a certain user connects to it. `keys` is the file that contains the key of the user.
 fn address(server: &Server, user: &str, keys: &Path, query: &str) -> Address {
     address_of(&server.socket(), user, keys, query)
 }
@@ -135,11 +135,11 @@ fn keys_that_are_not_right_are_refused() {
     refused(&with("alice"), ErrorKind::NotFound, "the file has no key");
     std::fs::write(&keys, vec![b'a'; (1 << 20) + 1]).unwrap();
     refused(&with("alice"), ErrorKind::Unsupported, "more than 1048576 bytes");
-    // One line of the file is not valid UTF-8, and the lines end as on another system.
+    // In this case, one line of the key file is not valid UTF-8, and the lines end with a carriage return and a newline.
     std::fs::write(&keys, [b"m\xFCller:00\n", KEYS.replace('\n', "\r\n").as_bytes()].concat())
         .unwrap();
     Nbd::open(&with("alice"), false).unwrap();
-    // The key file is a pipe without a writer.
+    // In this case, the key file is a pipe without a writer.
     std::fs::remove_file(&keys).unwrap();
     rustix::fs::mkfifoat(rustix::fs::CWD, &keys, rustix::fs::Mode::RUSR).unwrap();
     let began = std::time::Instant::now();
@@ -253,7 +253,7 @@ fn a_server_that_does_not_speak_tls_is_an_error() {
     assert_eq!(open(b"", false).errno(), Errno(110));
 }
 
-/// If decrypted data are waiting in memory, the descriptor for an event loop is ready.
+/// If TLS has decrypted data that no call has read yet, the descriptor for an event loop is readable.
 #[test]
 fn event_loops_see_all_data_with_keys() {
     require!(NEEDS);

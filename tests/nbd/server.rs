@@ -64,7 +64,7 @@ impl Server {
         self.path("disk")
     }
 
-    /// The address of the export. The query of the address contains the socket and then `query`.
+    /// The address of the export. The query part of the address consists of the path of the socket and `query`.
     pub(crate) fn address(&self, query: &str) -> Address {
         format!("nbd+unix:///?socket={}{query}", self.socket().display()).parse().unwrap()
     }

@@ -13,12 +13,11 @@ use ironmap::units::DevOffset;
 use crate::fake::{FLUSH, FLUSH_COMMAND, Fake, READ, WRITE, within};
 
 const ETIMEDOUT: Errno = Errno(110);
-/// The flag of a server that supports flushes for several connections. A flush over one connection then also covers the writes of the
-/// others.
+/// The flag of a server on which a flush over one connection also covers the writes over all other connections.
 const MULTI_CONN: u16 = 1 << 8;
 
-/// A server with several connections, and the number of writes that it received. Connections in `silent` get answers only to their first
-/// `first` requests.
+/// A server with several connections, and the number of writes that it received. On the connections with the numbers in `silent`, the
+/// server answers only the first `first` requests.
 fn server(silent: &'static [usize], first: usize) -> (Fake, Arc<AtomicU64>) {
     let writes = Arc::new(AtomicU64::new(0));
     let counted = Arc::clone(&writes);
@@ -47,8 +46,8 @@ fn write() -> Bio {
     }
 }
 
-/// If a connection gets no answer, its read is sent again over a new connection. A write in flight over another connection is not affected
-/// and is not sent again.
+/// If the server does not answer a read, the client sends the read again over a new connection. A write in flight over another connection
+/// is not affected and is not sent again.
 #[test]
 fn a_silent_connection_does_not_end_the_others() {
     let (server, writes) = server(&[1, 2], 0);
@@ -67,16 +66,16 @@ fn a_silent_connection_does_not_end_the_others() {
     });
 }
 
-/// All queues share one connection, which gets no answer. Another connection has a write in flight. The session ends with a time-out, and
-/// the write is not sent again.
+/// All calls of the device share one connection, on which the server does not answer. A queue has a write in flight over its own
+/// connection. The session ends with a time-out, and the write is not sent again.
 #[test]
 fn the_silence_of_the_common_connection_sends_no_write_again() {
-    // The server answers the first request over the shared connection. The new queue sends this request.
+    // On the shared connection, the server answers only the first request. The client sends this request when the new queue is created.
     let (server, writes) = server(&[0, 1], 1);
     let device = Nbd::open(&server.address("&timeout=2"), true).unwrap();
     within(Duration::from_secs(20), move || {
         let mut writer = device.queue(&QueueOptions::new()).unwrap();
-        // The server answers the first request over each connection.
+        // On each connection, the server answers the first request, such as this read.
         writer.read_now(Dev::OWN, &mut [0; 4096], DevOffset(0), BioFlags::empty()).unwrap();
         writer.submit(write()).unwrap();
         writer.commit().unwrap();
@@ -88,7 +87,8 @@ fn the_silence_of_the_common_connection_sends_no_write_again() {
     });
 }
 
-/// A server that does not answer may still carry out a write after newer data were written. So the client sends only reads again.
+/// If a server does not answer a write, it may still carry out this write later, over newer data. So the client sends only reads again, and
+/// no writes.
 #[test]
 fn a_write_to_a_silent_server_is_not_sent_again() {
     for command in [WRITE, READ] {
@@ -204,8 +204,9 @@ fn a_slow_flush_is_waited_for() {
     }
 }
 
-/// The client sends a flush by itself, and the server never answers it. The server answers all other requests, and other threads send
-/// requests and collect completions. The session still ends after the time-out. So writes that wait for memory do not wait for ever.
+/// The client sends a flush by itself, to free the memory of stored writes, and the server never answers it. The server answers all other
+/// requests, and other threads send requests and collect completions. The session still ends after the time-out. So writes that wait for
+/// memory do not wait for ever.
 #[test]
 fn a_flush_of_the_clients_own_is_not_waited_for_for_ever() {
     const LEN: usize = 1 << 20;
@@ -239,7 +240,7 @@ fn a_flush_of_the_clients_own_is_not_waited_for_for_ever() {
         });
         let errno = within(Duration::from_secs(30), move || {
             let mut queue = device.queue(&QueueOptions::new()).unwrap();
-            // These writes contain more data than the client keeps. So some of them must wait.
+            // These writes contain more data than the client keeps until a flush. So some of the writes must wait.
             for number in 0..160 {
                 queue.submit(write_of(number * LEN as u64, LEN)).unwrap();
                 queue.wait(1).unwrap();

@@ -230,7 +230,7 @@ fn the_authorities_of_the_system_are_trusted() {
     assert!(text.contains("no trusted authorities for TLS: tls-certificates=DIR"), "{text}");
 }
 
-/// Plays the server, up to the client's request for TLS. Returns whether the client has sent this request.
+/// Acts as the server, up to the client's request for TLS. Returns whether the client has sent this request.
 pub(crate) fn greet(stream: &mut UnixStream) -> bool {
     stream.write_all(&[&b"NBDMAGICIHAVEOPT"[..], &3_u16.to_be_bytes()].concat()).unwrap();
     let mut asked = [0; 4 + 16];
@@ -314,7 +314,7 @@ fn other_answers_to_the_request_for_tls_are_errors() {
     assert!(waited < Duration::from_secs(5), "{waited:?}");
 }
 
-/// If decrypted data are waiting in memory, the descriptor for an event loop is ready.
+/// If TLS has decrypted data that no call has read yet, the descriptor for an event loop is readable.
 #[test]
 fn event_loops_see_all_data() {
     require!(NEEDS);

@@ -64,8 +64,8 @@ fn cut_connections_lose_nothing_over_tls() {
 fn damaged_bytes_are_lost_connections() {
     require!(NEEDS);
     let authority = Authority::new();
-    // The server supports only one connection. With several connections, each further queue would need a connection without damage at its
-    // beginning.
+    // The server supports only one connection. If it supported several, each further queue would make a connection, and the damage could
+    // prevent this at the beginning of the connection.
     let single = "--filter=multi-conn file DISK multi-conn-mode=disable";
     let args = format!("{} {single}", authority.options());
     survive_damage(
@@ -78,7 +78,7 @@ fn damaged_bytes_are_lost_connections() {
     );
 }
 
-/// Runs loads through proxies that damage each connection. In every third round, the damage is in the handshake.
+/// Sends random requests through proxies that damage each connection. In every third round, the damage is in the handshake.
 pub(crate) fn survive_damage(
     rounds: u64,
     start: impl Fn(u64) -> Server,

@@ -158,8 +158,8 @@ fn partition_of(server: &Server) {
     assert!(error.contains("there is no partition 3"), "{error}");
 }
 
-/// The sectors of an integrity device can be shorter than the units of the servers below it. They can be longer than the blocks of the
-/// volume above it. This works in each mode.
+/// The sectors of an integrity device can be shorter than the request units of the servers that store its data. The sectors can also be
+/// longer than the blocks of the volume above the device. Both work in each mode of the device.
 #[test]
 fn an_integrity_device_lies_between_shorter_and_longer_blocks() {
     require!([Need::Tool("nbdkit"), Need::Tool("e2fsck")]);
@@ -205,7 +205,7 @@ fn an_integrity_device_lies_between_shorter_and_longer_blocks() {
     }
 }
 
-/// An integrity device can store its data on an export of one server, and its tags on an export of another server.
+/// An integrity device can store its data on an export of one server, and its tags (checksums) on an export of another server.
 #[test]
 fn an_integrity_device_lies_on_two_exports() {
     require!([Need::Tool("nbdkit")]);

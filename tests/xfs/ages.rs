@@ -1,5 +1,5 @@
-//! Metadata that are newer than the head of the log, because the log records with their changes were lost. The kernel and ironmap refuse
-//! such metadata.
+//! Metadata with a log position after the head of the log, because the log records with their changes were lost. The kernel and ironmap
+//! refuse such metadata.
 
 use std::fs::File;
 use std::os::unix::fs::FileExt;
@@ -123,7 +123,8 @@ fn metadata_ahead_of_the_log_are_refused() {
             }
             let by_kernel = kernel_reads(&copy);
             if NOT_NEEDED.contains(place) {
-                // ironmap reads the volume without this structure. The check has found the damage.
+                // ironmap reads the volume without the hash index of the directory. The test has already asserted that the check finds the
+                // damage.
                 assert!(ours.is_ok() || !by_kernel, "{what}: {ours:?}");
             } else {
                 assert_eq!(ours.is_ok(), by_kernel, "{what}: {ours:?}");

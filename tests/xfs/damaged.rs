@@ -23,10 +23,10 @@ use crate::require;
 const SEED: u64 = 0x0E5C_0E5C;
 const BLOCK: u64 = 1024;
 const DIR_BLOCK: u64 = 4096;
-/// The first byte of the hash index in a directory's file, in basic sectors.
+/// The position in a directory's file at which the hash index begins, in units of 512 bytes (basic sectors).
 const INDEX: u64 = (1 << 35) / 512;
 
-/// A file of the volume: its content (the target, for a symbolic link) and its inode.
+/// The files of the volume, by their paths. For each file: its content (the target, for a symbolic link) and its inode number.
 type Tree = BTreeMap<String, (Vec<u8>, u64)>;
 
 /// Fills the volume with directories of all forms, in all groups, and with files of many extents.
@@ -147,7 +147,8 @@ fn content(
     Ok((kind, content))
 }
 
-/// A block of metadata: its position, what it contains, and the offset in the file of its owner, in basic sectors.
+/// A block of metadata: its position on the device, the text that describes its content, and its position in the file that owns it, in
+/// units of 512 bytes.
 struct Metadata {
     at: u64,
     owner: String,
@@ -184,13 +185,13 @@ fn metadata(mounted: &Path, directories: &BTreeSet<u64>) -> Vec<Metadata> {
 }
 
 impl Metadata {
-    /// The names that may be lost with this block. If a directory is lost, all names below it are lost too.
+    /// The names that may be lost if this block is damaged. If a directory is lost, all names below it are lost too.
     fn names(&self, tree: &Tree, image: &[u8], layout: &Layout) -> BTreeSet<String> {
         let start = self.at - self.offset % (DIR_BLOCK / 512) * 512;
         let bytes = &image[start as usize..][..DIR_BLOCK as usize];
         let has = |name: &str| bytes.windows(name.len()).any(|part| part == name.as_bytes());
         let words: Vec<_> = self.owner.split(' ').collect();
-        // The owner of other metadata can be the text `inode btree`.
+        // For other metadata, the owner in the kernel's map can be the text `inode btree`.
         let owner = if words[0] == "inode" { words[1].parse::<u64>().ok() } else { None };
         let is_in_inodes = self.owner.starts_with("inodes");
         let lost = |path: &String, inode: u64| {

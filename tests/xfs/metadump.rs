@@ -11,7 +11,8 @@ use crate::common::view::{Record, Subject, View};
 use crate::fill::{Amount, fill};
 use crate::{DEPTH, FOR_READING, SEED, SIZE, require};
 
-/// The part of a record that survives an obscured dump. Such a dump replaces the bytes of names and values, and keeps their lengths.
+/// The properties of a file that an obscured metadata dump preserves. Such a dump replaces the bytes of names and values, and keeps their
+/// lengths.
 fn structure(record: &Record) -> String {
     let lengths = |name: &[u8], value: &[u8]| match name.strip_prefix(b"system.posix_acl_") {
         // If the name of an access control list is obscured, ironmap returns the list in its on-disk form. In this form an entry has 12
@@ -42,7 +43,7 @@ fn structure(record: &Record) -> String {
     format!("{record:?} {xattrs:?} {target:?}")
 }
 
-/// For each inode number: the lengths of the file's names, and the part of its record that survives.
+/// For each inode number: the lengths of the file's names, and the properties of the file that an obscured dump preserves.
 fn structures(view: &View) -> BTreeMap<u64, (Vec<usize>, String)> {
     let mut files = BTreeMap::<_, (Vec<usize>, String)>::new();
     for (path, record) in view {

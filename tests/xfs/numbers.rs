@@ -96,7 +96,7 @@ fn inodes_in_use_are_those_of_the_kernel() {
     assert!(holes > 0, "no chunk of inodes has holes");
 }
 
-/// Whether a number is far from all inodes in use. The test tries only a sample of such numbers.
+/// Whether an inode number is far from the numbers of all inodes in use. The test tries only a sample of such numbers.
 fn is_far(numbers: &BTreeSet<u64>, number: u64) -> bool {
     let near = numbers.range(number.saturating_sub(200)..number + 200).next().is_some();
     !near && !number.is_multiple_of(61)

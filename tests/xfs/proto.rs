@@ -210,7 +210,7 @@ fn assert_cases(subject: &Subject, view: &crate::common::view::View, folds: bool
     }
 }
 
-/// Tests of volumes, each with a name and the options of mkfs.xfs.
+/// Defines one test for each volume. Each line consists of the name of the test and the options of mkfs.xfs.
 macro_rules! prototypes {
     ($($name:ident: $options:expr;)+) => {
         $(#[test]

@@ -57,7 +57,7 @@ impl World {
         world
     }
 
-    /// Changes a field in the inode of the realtime file.
+    /// Changes a field in the inode of the file whose data are on the realtime device.
     fn set(&self, field: &str, value: &str) {
         let write = format!("write -d {field} {value}");
         let path = self.image.path();

@@ -38,7 +38,7 @@ struct Sums {
 impl Sums {
     fn add(&mut self, content: &[u8]) {
         self.bytes += content.len() as u64;
-        // The sum makes each side read every byte.
+        // The sum makes both the kernel's run and ironmap's run read every byte.
         self.sum += content.iter().map(|byte| u64::from(*byte)).sum::<u64>();
     }
 }

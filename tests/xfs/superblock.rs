@@ -29,8 +29,8 @@ impl Victim {
         Self { image, file, sound }
     }
 
-    /// The error for a volume with this superblock. It comes from the open of the volume, or from the read of its root. If ironmap opens
-    /// the volume with a copy of the superblock, the notice about this copy counts as the error.
+    /// The error that ironmap returns for a volume with this superblock. The error comes from the open of the volume, or from the read of
+    /// its root. If ironmap opens the volume with a copy of the superblock, the notice about this copy counts as the error.
     fn error(&self, sector: &[u8; SECTOR]) -> Option<ironmap::Error> {
         self.file.write_all_at(sector, 0).unwrap();
         let read = |volume: ironmap::Volume| {

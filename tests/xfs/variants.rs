@@ -49,7 +49,7 @@ const fn variant(options: &'static str) -> Variant {
     }
 }
 
-/// A variant. The installed mkfs.xfs or the kernel possibly does not support it.
+/// A variant that the installed mkfs.xfs or the kernel possibly does not support.
 const fn newer(options: &'static str) -> Variant {
     let mut variant = variant(options).may_be_refused();
     variant.newer = true;
@@ -87,7 +87,8 @@ impl Variant {
         self
     }
 
-    /// Records that the variant was refused. The variant must permit this. The rest of the test is skipped.
+    /// Records that a program or the kernel refused the variant, and the reason. If the variant does not permit a refusal, the test fails.
+    /// The rest of the test is skipped.
     fn refused(&self, refusal: &str) {
         assert!(self.may_be_refused, "{refusal}");
         note(refusal);
@@ -144,7 +145,7 @@ impl Variant {
         }
     }
 
-    /// Checks that the tree contains the special cases.
+    /// Checks that the tree of files contains the special cases for which it was made.
     fn check_coverage(&self, seen: &View, block: u64) {
         let any = |what: &str, has: &dyn Fn(&Record) -> bool| {
             assert!(seen.values().any(has), "{}: no {what}", self.options);
@@ -183,7 +184,7 @@ impl Variant {
     }
 }
 
-/// Tests of the variants, each with a name.
+/// Defines one test for each variant, with a name.
 macro_rules! variants {
     ($($name:ident: $variant:expr;)+) => {
         $(#[test]

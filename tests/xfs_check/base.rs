@@ -61,7 +61,8 @@ impl Tools {
         if self.newer { xfsprogs::newer(name) } else { name.to_owned() }
     }
 
-    /// The reason why the programs cannot be used here, or why the kernel cannot mount their volumes. `None` if there is no such reason.
+    /// The reason why these programs cannot be used on this machine, or why the kernel cannot mount the volumes that they make. `None` if
+    /// there is no such reason.
     fn missing(self, options: &str) -> Option<String> {
         if !self.newer {
             return None;
@@ -75,7 +76,7 @@ impl Tools {
 }
 
 impl Base {
-    /// Makes the base, or returns `None` if this machine lacks a requirement.
+    /// Makes the undamaged volume. Returns `None` if this machine lacks a requirement.
     pub(crate) fn new(recipe: &Recipe) -> Option<Self> {
         let tools = Tools { newer: recipe.newer };
         if let Some(why) = tools.missing(recipe.options) {

@@ -10,7 +10,7 @@ use crate::common::skip::Need;
 use crate::structures::{self, Kind, Structure};
 use crate::{damage, require};
 
-/// The structures of each base, by the name of the base.
+/// The structures of each undamaged volume. The key is the name of the volume.
 static FOUND: Mutex<Vec<(&str, Vec<Structure>)>> = Mutex::new(Vec::new());
 
 fn structures_of(base: &Base, kind: Kind) -> Vec<Structure> {
@@ -65,7 +65,7 @@ fn once(base: &Base, path: &Path, kind: Kind, rng: &mut Rng) -> Option<String> {
     Some(what)
 }
 
-/// Tests of the kinds of structures, each with a name.
+/// Defines one test for each kind of structure, with a name.
 macro_rules! kinds {
     ($($name:ident: $kind:expr;)+) => {
         $(#[test]

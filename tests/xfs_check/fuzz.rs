@@ -57,7 +57,7 @@ const PLACES: &[&str] = &[
 const VERBS: [&str; 8] =
     ["zeroes", "ones", "firstbit", "middlebit", "lastbit", "add", "sub", "random"];
 
-/// The names of fields. The key is the base and the index of the structure.
+/// The names of the fields of each structure. The key consists of the name of the undamaged volume and the index of the structure.
 type Fields = HashMap<(String, usize), Vec<String>>;
 
 /// The field names that were already looked up.

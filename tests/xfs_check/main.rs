@@ -31,11 +31,11 @@ use common::rng::Rng;
 use verdict::Tally;
 
 const SEED: u64 = 0x000C_4EC5;
-/// The default number of damaged volumes for each kind of damage and each base.
+/// The default number of damaged volumes for each kind of damage and each undamaged volume (base).
 const DAMAGES: u64 = 6;
 
-/// The bases. Tests that run at the same time share them, and the last of these tests drops them. If a static variable owned the bases,
-/// they would never be dropped, and their files would remain.
+/// The undamaged volumes (bases). Tests that run at the same time share them, and the last of these tests drops them. If a static variable
+/// owned the bases, they would never be dropped, and their files would remain.
 fn bases() -> Arc<Vec<Base>> {
     static MADE: Mutex<Weak<Vec<Base>>> = Mutex::new(Weak::new());
     let mut made = MADE.lock().unwrap_or_else(PoisonError::into_inner);
@@ -46,7 +46,7 @@ fn bases() -> Arc<Vec<Base>> {
     })
 }
 
-/// Damages a copy of each base repeatedly. xfs_repair and ironmap check each copy.
+/// Repeatedly damages copies of each undamaged volume. xfs_repair and ironmap check each copy.
 fn damage(kind: &str, mut once: impl FnMut(&Base, &std::path::Path, &mut Rng) -> Option<String>) {
     let chosen = std::env::var("IRONMAP_XFS_SEED").unwrap_or_default();
     let (seed, number) = match chosen.split_once(':') {

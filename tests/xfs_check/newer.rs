@@ -18,7 +18,7 @@ const OPTIONS: &str = "-m metadir=1 -n parent=1";
 /// The number of names in `/dir/many`. The parent pointers of so many names need a leaf.
 const NAMES: usize = 40;
 
-/// A fault: the commands of xfs_db that make it, and texts. Each text must be in a finding.
+/// A fault: the commands of xfs_db that make it, and texts. For each text, ironmap's check must have a finding that contains it.
 type Damage = (&'static str, &'static [&'static str]);
 
 const PARENTS: &[Damage] = &[
@@ -131,7 +131,7 @@ fn made(options: &str) -> Option<Image> {
         let name = format!("dir/another-name-{number}");
         fs::hard_link(root.join("dir/many"), root.join(name)).unwrap();
     }
-    // The value names inode 128 with generation 9.
+    // The value of this attribute looks like a parent pointer to inode 128 with generation 9.
     let value = [0, 0, 0, 0, 0, 0, 0, 128, 0, 0, 0, 9];
     let flags = rustix::fs::XattrFlags::empty();
     rustix::fs::setxattr(root.join("tagged"), "user.tag", &value, flags).unwrap();

@@ -79,7 +79,7 @@ fn adopt(inode: &mut [u8], kind: u16) {
     inode[FLAGS2 + 7] |= METADATA2;
 }
 
-/// Adds to a counter in an inode.
+/// Adds `by` to a counter in an inode.
 fn count(inode: &mut [u8], (at, width): (usize, usize), by: i64) {
     let low = at + width - 2;
     let before = i64::from(u16::from_be_bytes([inode[low], inode[low + 1]]));

@@ -13,7 +13,7 @@ use crate::common::xfsprogs;
 use crate::require;
 use crate::verdict::ironmap;
 
-/// A fault: the commands of xfs_db that make it, and a text that must be in a finding.
+/// A fault: the commands of xfs_db that make it, and a text that a finding of ironmap's check must contain.
 type Damage = (&'static str, &'static str);
 
 const OF_GROUPS: &[Damage] = &[
@@ -133,8 +133,8 @@ fn groups_with_trees() {
     each(&TREES, MORE_OF_GROUPS);
 }
 
-/// If a realtime device is short, its only group still has the bitmap and the summary of a full group. ironmap refuses a volume whose
-/// superblock fields about groups contradict each other.
+/// If a realtime device is shorter than one group, its only group still has the bitmap and the summary of a full group. ironmap refuses a
+/// volume whose superblock fields about groups contradict each other.
 #[test]
 fn a_short_group() {
     require!([Need::Variable(xfsprogs::VARIABLE)]);

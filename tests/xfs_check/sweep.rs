@@ -1,5 +1,6 @@
-//! Stores hostile values in every field of the superblock. Each superblock has one changed field and a valid checksum. ironmap must open
-//! the volumes that the kernel mounts, and refuse the volumes that the kernel refuses. It must find the faults that xfs_repair finds.
+//! Stores extreme and invalid values in every field of the superblock. Each superblock has one changed field and a valid checksum. ironmap
+//! must open the volumes that the kernel mounts, and refuse the volumes that the kernel refuses. It must find the faults that xfs_repair
+//! finds.
 //!
 //! `IRONMAP_FIELDS=all` tries all values. Without it, the test tries each required bit, and a sample of the other values.
 
@@ -23,12 +24,12 @@ use crate::{note, require};
 
 /// The default number of values in a sample.
 const SAMPLE: usize = 30;
-/// The number of cases that run at the same time.
+/// The number of changed superblocks that are tested at the same time.
 const THREADS: usize = 2;
 
 /// Two copies of the volume. For each case, the superblocks of both copies are changed. One copy is for ironmap and xfs_repair, because
 /// they may refuse an image that is attached to a loop device. The other copy is for the kernel, on a read-only device. A mount does not
-/// change this copy, and the kernel's refusals of a write do not count.
+/// change this copy. If the kernel would only refuse to write the volume, the mount still succeeds.
 struct Place {
     image: Image,
     mounted: Image,
@@ -60,7 +61,7 @@ impl Place {
         lists
     }
 
-    /// The differences of a case that no exception permits.
+    /// The differences between the programs for one superblock that no exception permits.
     fn faults(&self, tools: Tools, sound: &Sector, case: &Case) -> Vec<String> {
         for image in [&self.image, &self.mounted] {
             let file = File::options().write(true).open(image.path()).expect("the copy");
@@ -94,7 +95,8 @@ pub(crate) fn opens(image: &Image) -> ironmap::Result<()> {
     root.read_dir()?.try_for_each(|entry| entry.map(drop))
 }
 
-/// The difference between ironmap and a kernel. `None` if an exception permits it, or if the build options of the kernel explain it.
+/// The difference between ironmap and a kernel for one superblock. `None` if an exception permits the difference, or if the build options
+/// of the kernel explain it.
 pub(crate) fn compare(
     sound: &Sector,
     case: &Case,
@@ -130,7 +132,7 @@ fn fields_of_the_superblock_are_judged_as_by_linux() {
     sweep(Tools::SYSTEM, "-s size=512 -m rmapbt=1");
 }
 
-/// The sweep for volumes with metadata directories. Their superblock has additional fields.
+/// The test of all superblock fields, for volumes with metadata directories. Their superblock has additional fields.
 #[test]
 fn fields_of_the_superblock_with_metadata_directories() {
     require!([Need::Root, Need::Variable(xfsprogs::VARIABLE)]);

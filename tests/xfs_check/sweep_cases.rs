@@ -1,4 +1,4 @@
-//! Superblocks for the sweep. In each, one field has a hostile value, and the checksum is valid. Every field is changed in turn.
+//! Superblocks in which one field has an extreme or invalid value, and the checksum is valid. The tests try every field in turn.
 
 use crate::SEED;
 use crate::common::rng::Rng;
@@ -132,8 +132,8 @@ fn drawn(sample: usize) -> usize {
     given.and_then(|count| count.parse().ok()).unwrap_or(sample)
 }
 
-/// The hostile values for a field. They are the valid value with one bit flipped, the valid value plus one and minus one, 1, all bits
-/// clear, and all bits set.
+/// The extreme and invalid values for a field. They are the valid value with one bit flipped, the valid value plus one and minus one, 1,
+/// all bits clear, and all bits set.
 fn values(sound: &[u8]) -> Vec<Vec<u8>> {
     let mut values = vec![vec![0; sound.len()], vec![0xFF; sound.len()]];
     // All bits of a UUID have the same meaning, so only some of them are flipped.

@@ -1,4 +1,4 @@
-//! Permitted differences in the sweep of the superblock's fields. Each difference has a rule and a reason.
+//! Permitted differences in the test of the superblock's fields. Each difference has a rule and a reason.
 
 use crate::sweep_cases::{Case, Sector};
 

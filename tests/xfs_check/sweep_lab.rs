@@ -1,4 +1,4 @@
-//! The sweep of superblocks with other kernels, which run in a virtual machine of the lab. The volumes have version 4, case-insensitive
+//! The test of the superblock's fields with other kernels, which run in a virtual machine. The volumes have version 4, case-insensitive
 //! names, or realtime devices. The kernel of this machine possibly does not support such volumes.
 //!
 //! By default, the test tries a sample of values for each volume, with the kernel of the Debian release. `IRONMAP_FIELDS=all` tries all

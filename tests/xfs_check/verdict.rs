@@ -55,7 +55,7 @@ pub(crate) fn ironmap(image: &Path) -> Verdict {
     }
 }
 
-/// How many times both tools, one tool, or no tool found a fault in a volume.
+/// Counters: how many damaged volumes had a fault that both tools found, that only one of the tools found, or that no tool found.
 #[derive(Debug, Default)]
 pub(crate) struct Tally {
     both: u32,

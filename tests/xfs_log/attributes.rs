@@ -223,7 +223,8 @@ fn wrong_changes_of_attributes_are_refused() {
     }
 }
 
-/// The log is full of changes of one inode. ironmap completes them within ten seconds. If the inode is missing, ironmap reports it.
+/// The log is full of changes of one inode. The recovery by ironmap completes them within ten seconds. If the inode is missing, ironmap
+/// reports this.
 #[test]
 fn many_changes_of_attributes_end() {
     require!([Need::Tool("mkfs.xfs"), Need::Tool("xfs_db")]);

@@ -1,5 +1,5 @@
-//! Changes a volume, so that the kernel writes log items of all kinds. After the volume is shut down, every call fails. The load ignores
-//! these errors.
+//! Changes a volume, so that the kernel writes log items of all kinds. After the volume is shut down, every system call fails. The changing
+//! threads ignore these errors.
 
 use std::fs::{File, OpenOptions};
 use std::os::unix::fs::FileExt;
@@ -19,14 +19,15 @@ const NAMES: u64 = 60;
 /// The maximum size of a large file.
 const REACH: u64 = 1 << 20;
 
-/// A thread of the load, with its own directory.
+/// A thread that changes the volume, mainly in its own directory.
 pub(crate) struct Changes<'a> {
     rng: Rng,
     root: PathBuf,
-    /// The directory of another thread. The load moves names between its own directory and this one.
+    /// The directory of another thread. This thread moves names between its own directory and the directory of the other thread.
     other: PathBuf,
     done: &'a AtomicU64,
-    /// The program xfs_io, which exchanges ranges of two files. The volume must support this. `None` if the load makes no exchanges.
+    /// The program xfs_io, which exchanges ranges of two files. The volume must support exchanges. `None` if this thread makes no
+    /// exchanges.
     exchanges: Option<&'a str>,
 }
 
@@ -37,7 +38,7 @@ impl<'a> Changes<'a> {
         Self { rng, root: of(thread), other: of(thread ^ 1), done, exchanges: None }
     }
 
-    /// If a program is given, the load also exchanges ranges of files.
+    /// If a program is given, the thread also exchanges ranges of files with this program.
     pub(crate) fn exchanging(mut self, xfs_io: Option<&'a str>) -> Self {
         self.exchanges = xfs_io;
         self
@@ -189,7 +190,8 @@ impl<'a> Changes<'a> {
             27 => self.pieces()?,
             28 => File::create(self.path())?.set_len(0)?,
             29 => {
-                // The file is removed while it is open. It stays open until the end of the load, or until shortly before the end.
+                // The file is removed while it is open. It stays open until the threads stop to change the volume, or until shortly before
+                // that.
                 let file = self.open()?;
                 let _ = std::fs::remove_file(self.path());
                 file.write_all_at(&self.rng.bytes(5000), 0)?;

@@ -40,7 +40,7 @@ fn world((version, block, inode): Sizes) -> World {
     World::made_by("mkfs.xfs", &["-m", crc, "-b", block, "-i", inode], |_| {})
 }
 
-/// A log item that creates this number of inodes. The first inode is in a block of the first group.
+/// A log item that creates `count` inodes. The first of these inodes is in block `block` of the first group.
 fn made(block: u64, count: u64, inode: u64, blocks: u64) -> Vec<u8> {
     let mut item = vec![0x3F, 0x12, 1, 0];
     for value in [0, block, count, inode, blocks, 7] {

@@ -71,7 +71,7 @@ impl World {
         Self { image, device, layout, numbers, next: head.1, log, uuid }
     }
 
-    /// Writes a log record. Its data consist of these operations.
+    /// Writes a log record whose data consist of these log operations.
     fn record(&mut self, tail: u32, operations: &[Vec<u8>]) {
         let mut data: Vec<u8> = operations.concat();
         assert!(data.len() <= RECORD, "{}", data.len());
@@ -100,7 +100,7 @@ impl World {
         self.next += (header.len() / BLOCK) as u32;
     }
 
-    /// Writes a record with one transaction. The transaction contains these items, each of which consists of regions.
+    /// Writes a log record with one transaction. The transaction contains these log items. Each item consists of regions.
     pub(crate) fn transaction(&mut self, tail: u32, items: &[Vec<Vec<u8>>]) {
         let mut head = vec![0; 16];
         head[..4].copy_from_slice(&0x5452_414E_u32.to_le_bytes());

@@ -29,13 +29,13 @@ use state::{End, Mount, Tally, Variant, Work, compare, load, make};
 const SEED: u64 = 0x0d14_7106;
 /// The default number of states for each layout.
 const STATES: u64 = 5;
-/// The maximum number of steps of a load before a shutdown.
+/// The maximum number of changes (steps) of a volume before it is shut down.
 const STEPS: u64 = 700;
-/// The maximum number of steps for a load that copies files.
+/// The maximum number of steps before a shutdown, if the threads copy files.
 const STEPS_OF_COPIES: u64 = 60;
-/// The maximum number of steps for a load that exchanges maps.
+/// The maximum number of steps before a shutdown, if the threads exchange the maps of files.
 const STEPS_OF_FRAGMENTS: u64 = 6;
-/// The number of files. Their inodes need several blocks, even with the largest block size.
+/// The number of files that are created. Their inodes need several blocks, even with the largest block size.
 const FILES: u64 = 300;
 /// After about this number of steps, the smallest log has been filled once.
 const STEPS_AROUND: u64 = 6000;
@@ -44,8 +44,8 @@ fn states() -> u64 {
     std::env::var("IRONMAP_XFS_STATES").map_or(STATES, |number| number.parse().expect("a number"))
 }
 
-/// Shuts a volume down several times. After each shutdown, ironmap and the kernel must see the same tree. Then the load continues on the
-/// volume that the kernel has recovered. At the end the volume is unmounted.
+/// While threads change a volume, shuts it down. After the shutdown, ironmap and the kernel must see the same tree. This is repeated
+/// several times, on the volume that the kernel has recovered. At the end the volume is unmounted.
 fn rounds(variant: &Variant, work: (Work, u64), states: u64) -> Tally {
     let rng = &mut Rng::new(SEED ^ common::reads::hash(variant.name.as_bytes()));
     let image = make(variant);

@@ -11,7 +11,7 @@ use crate::state::{End, Variant, Work, copy, load, make};
 use crate::torn::{Log, Outcomes, judge};
 
 const SEED: u64 = 0x01DE;
-/// The maximum number of steps of each load.
+/// The maximum number of changes (steps) before each state of the volume.
 const STEPS: u64 = 250;
 /// How many different damages to the tail are tried for each log.
 const DAMAGES: u64 = 2;
@@ -24,7 +24,8 @@ fn with_log_of(image: &Image, other: &Image) -> Image {
     copy
 }
 
-/// Two successive states of a volume. A load runs before each state. `ends` says how each load ends.
+/// Two successive states of a volume. Threads change the volume before each state. `ends` says how these changes end each time: by a
+/// shutdown or by an unmount.
 fn states(variant: &Variant, ends: [End; 2], rng: &mut Rng) -> [Image; 2] {
     let image = make(variant);
     ends.map(|end| {
@@ -33,7 +34,8 @@ fn states(variant: &Variant, ends: [End; 2], rng: &mut Rng) -> [Image; 2] {
     })
 }
 
-/// A copy of an image whose log has lost its tail. Some blocks at the tail contain zeros, or data of the previous cycle of the log.
+/// A copy of an image, and a description of the damage. The log of the copy has lost its tail: some blocks at the tail contain zeros, or
+/// data of the previous cycle of the log.
 fn without_tail(image: &Image, rng: &mut Rng) -> (Image, String) {
     let copy = copy(image);
     let volume = image.open().expect("a dirty volume");
@@ -70,8 +72,8 @@ fn logs_of_other_states() {
     }
     println!("{outcomes:#?}");
     assert!(outcomes.only_opened.is_empty(), "the kernel refuses them: {outcomes:#?}");
-    // The kernel refuses these volumes, and ironmap opens them. This is permitted only with a newer log. Records of this log change blocks
-    // that are older than the records expect. Linux then refuses to write the result.
+    // The kernel refuses these volumes, and ironmap opens them. This is permitted only with a newer log. Such a log contains changes of
+    // blocks, but expects newer content of these blocks than the device has. Linux then refuses to write the changed blocks.
     let is_newer_log = |what: &String| what.ends_with(NEWER_LOG);
     let found_damaged = &outcomes.only_found_damaged;
     assert!(found_damaged.iter().all(is_newer_log), "the kernel refuses them: {outcomes:#?}");

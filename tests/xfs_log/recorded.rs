@@ -28,13 +28,15 @@ use crate::{STEPS_AROUND, STEPS_OF_COPIES, STEPS_OF_FRAGMENTS, require};
 const SEED: u64 = 0x00c0_77ed;
 /// The default number of states for each layout.
 const STATES: u64 = 4;
-/// The maximum number of states that are checked for one recorded load.
+/// The maximum number of states that are checked for one recorded workload.
 const STATES_OF_LOAD: u64 = 20;
-/// The maximum number of further loads. They are recorded if no load has contained the case that the test needs.
+/// The maximum number of further workloads. Further workloads are recorded if the earlier ones did not contain the case that the test
+/// needs.
 const MORE_LOADS: u32 = 10;
-/// The maximum number of steps of a load.
+/// The maximum number of steps (changes of the volume) of a workload.
 const STEPS: u64 = 300;
-/// The number of random states at each cut. Each cut also has a state with all writes, and a state with only the durable writes.
+/// The number of random states for each position in the log of requests at which the power fails. For each position, there are two more
+/// states: with all writes, and with only the durable writes.
 const RANDOM: u32 = 6;
 /// The maximum delay of a completion, counted in requests. Because of the delays, the order of completions differs from the order of
 /// submissions.
@@ -42,8 +44,8 @@ const LATENCY: u32 = 8;
 
 const SECTOR: u64 = 512;
 const BLOCK: u64 = 4096;
-/// With this unit of atomic writes, no write is torn. The unit is for volumes whose directory blocks are larger than the volume's blocks,
-/// because such a directory block can begin at any block.
+/// If the unit of atomic writes has this length, no write is torn. The unit is for volumes whose directory blocks are larger than the
+/// volume's blocks, because such a directory block can begin at any block.
 const WHOLE: u64 = u64::MAX;
 /// The magic numbers of directory blocks and B+tree blocks. The B+trees are those of free space, inodes, owners, maps and shared blocks.
 const MAGICS: [&[u8]; 9] =
@@ -89,7 +91,8 @@ impl Parts {
         Self { log: Log::of(image).range(), headers: headers.collect(), size }
     }
 
-    /// The metadata blocks that were written. For each block: the index of its log entry, and its offset in the data of this entry.
+    /// The metadata blocks that were written. For each block: the index of the write in the log of requests, and the offset of the block in
+    /// the data of this write.
     fn metadata(&self, log: &device::Log) -> Vec<(usize, usize)> {
         let blocks = |(index, entry): (usize, &Entry)| {
             let data = match entry {
@@ -103,8 +106,8 @@ impl Parts {
         log.entries().iter().enumerate().flat_map(blocks).collect()
     }
 
-    /// The crash states of a load. XFS recovers from a torn write to its log, but not from a torn metadata block. If the block's first
-    /// sector contains a newer log position, the recovery skips the block. So the test does not tear metadata blocks.
+    /// The crash states of a recorded workload. XFS recovers from a torn write to its log, but not from a torn metadata block. If the
+    /// block's first sector contains a newer log position, the recovery skips the block. So the test does not tear metadata blocks.
     fn crashes(&self, base: &Ram, log: device::Log, block: u64) -> Crashes {
         let bytes = |range: Range<u64>| DevOffset(range.start)..DevOffset(range.end);
         let sectors = self.headers.iter().cloned().map(|range| (range, SECTOR));
@@ -115,7 +118,7 @@ impl Parts {
     }
 }
 
-/// A load on a volume: the requests that the device received.
+/// A recorded workload on a volume: the requests that the device received.
 struct Recorded {
     seed: u64,
     base: Ram,
@@ -124,9 +127,9 @@ struct Recorded {
     states: u64,
 }
 
-/// Records loads and calls `check` for each of them, until two conditions hold: enough states were checked, and `check` has found the case
-/// that the test needs. Each load begins with the final volume of the previous load. A short load sometimes sends few writes before the
-/// unmount; then all of its states are clean.
+/// Records workloads and calls `check` for each of them, until two conditions hold: enough states were checked, and `check` has found the
+/// case that the test needs. Each workload begins with the final volume of the previous workload. A short workload sometimes sends few
+/// writes before the unmount; then all of its states are clean.
 fn record_all(
     variant: &Variant,
     work: (Work, u64),
@@ -195,7 +198,8 @@ fn compare_states(variant: &Variant, work: (Work, u64), block: u64) {
         let names = crashes.names(load.seed, RANDOM);
         let mut chosen: Vec<_> =
             (0..load.states).map(|_| names[rng.below(names.len() as u64) as usize]).collect();
-        // The states are sorted by their cuts. In this order they need the least work to compute.
+        // The states are sorted by the positions of their cuts in the log of requests. In this order, it needs the least work to compute
+        // them.
         chosen.sort_by_key(|name| name.cut);
         for name in chosen {
             let what = format!("{variant:?}, seed {:#x}, state {name}", load.seed);
@@ -276,8 +280,8 @@ fn torn_blocks_are_found() {
         for _ in 0..load.states {
             let (cut, start) = blocks[rng.below(blocks.len() as u64) as usize];
             let Entry::Write { at, data, .. } = &load.log.entries()[cut] else { unreachable!() };
-            // In the state before the write, the log already contains the record of the change. Then only the first sector of the block is
-            // written.
+            // The device gets the state before the write of a metadata block. In this state, the XFS log already contains the record of the
+            // change. Then the test writes only the first sector of the block.
             let state = crashes.state(CrashState { seed: load.seed, cut, subset: 0 });
             let first = IoSlice::new(&data[start..start + SECTOR as usize]);
             state.write_all_at(&[first], DevOffset(at.0 + start as u64), false).expect("a sector");

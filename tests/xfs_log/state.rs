@@ -1,4 +1,4 @@
-//! Volumes that are shut down under load. Each is recovered by the kernel and by ironmap, and the two states are compared.
+//! Volumes that are shut down while threads change them. Each is recovered by the kernel and by ironmap, and the two results are compared.
 
 use std::hash::Hasher;
 use std::os::unix::fs::FileExt;
@@ -29,7 +29,7 @@ use crate::common::xfsprogs;
 const DEPTH: Depth = Depth { random: 2, stretches: 100 };
 /// The number of inodes that are in use and have no name: those of the realtime bitmap and of the realtime summary.
 const HIDDEN: u64 = 2;
-/// The number of additional threads. They all write to one shared file. About half of the loads have these threads.
+/// The number of additional threads that all write to one shared file. These threads run in about half of the cases.
 const SHARING: u64 = 5;
 
 /// The options to make and to mount a volume.
@@ -99,14 +99,14 @@ impl Drop for Mount {
     }
 }
 
-/// The way in which a load ends.
+/// The way in which the changes of a volume end.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum End {
     ShutDown,
     Unmount,
 }
 
-/// The kind of changes that a load makes.
+/// The kind of changes that the threads make on a volume.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Work {
     /// Changes of all kinds.
@@ -161,7 +161,7 @@ pub(crate) fn change(
     });
 }
 
-/// Dropping this value stops the load, even if the test fails.
+/// Dropping this value stops the threads that change the volume, even if the test fails.
 struct OnDrop<'a>(&'a AtomicBool);
 
 impl Drop for OnDrop<'_> {
@@ -189,8 +189,8 @@ pub(crate) struct Tally {
     pub(crate) with_usage: u64,
 }
 
-/// The kernel does not recover the state to a valid volume. The test reports this. On small volumes, this happens for about one of several
-/// hundred states.
+/// A result of the comparison: the kernel's recovery does not lead to a valid volume. The test reports this. On small volumes, this happens
+/// for about one of several hundred states.
 #[derive(Debug, PartialEq)]
 pub(crate) enum Unsound {
     /// The kernel refuses to mount the volume.
@@ -215,7 +215,7 @@ pub(crate) fn compare(
     })
 }
 
-/// The program xfs_repair. Its version supports these features.
+/// The program xfs_repair of a version that supports the features of the volume.
 fn repair_for(incompat: Incompat) -> String {
     let newer = Incompat::PARENT | Incompat::EXCHANGE_RANGE | Incompat::METADIR;
     if incompat.intersects(newer) { xfsprogs::newer("xfs_repair") } else { "xfs_repair".into() }
@@ -261,7 +261,8 @@ fn compare_with(
     }
     checked.assert_clean(what);
     after.assert_clean(&format!("{what}, recovered by the kernel"));
-    // A crash can leave a half-written attribute value. The kernel's recovery keeps the value. xfs_repair would remove it.
+    // A crash can leave a half-written attribute value. The kernel's recovery keeps such a value, but xfs_repair would remove it. So the
+    // test ignores this finding.
     if !after.notes.iter().any(|note| note.contains("because its change was interrupted")) {
         image.check_by(&repair);
     }
@@ -334,7 +335,7 @@ impl Checked {
         self.wrong.retain(|finding| by_kernel.wrong.contains(finding) || !is_removed(finding));
     }
 
-    /// Whether the check finds faults in ironmap's recovery, and finds all of them in the kernel's recovery too.
+    /// Whether the check finds faults after ironmap's recovery, and finds each of these faults also after the kernel's recovery.
     fn is_damage_of_linux(&self, by_kernel: &Self) -> bool {
         !self.wrong.is_empty() && self.wrong.iter().all(|finding| by_kernel.wrong.contains(finding))
     }

@@ -18,9 +18,11 @@ const SEED: u64 = 0x7042;
 const BLOCK: u64 = 512;
 /// The value of `h_magicno`.
 const MAGIC: u32 = 0xfeed_babe;
-/// The maximum number of steps of a load. After so few steps, the metadata of the last records are not yet written to their own positions.
+/// The maximum number of changes (steps) of a volume before a shutdown. After so few changes, the metadata of the last log records are not
+/// yet written to their own positions.
 const STEPS: u64 = 250;
-/// After this number of steps, a small log is full. Records that are lost at its end may have overwritten a part of its tail.
+/// After this number of steps, a small log is full, so its newest records have overwritten older ones. Records that are lost at the end of
+/// the log may have overwritten a part of its tail.
 const STEPS_AROUND: u64 = 6000;
 /// How many different damages are tried for each volume.
 const DAMAGES: u64 = 12;
@@ -72,7 +74,7 @@ impl Log {
         self.file.write_all_at(bytes, self.at(block)).expect("write the log");
     }
 
-    /// The first blocks of the last records before a head. The last record comes first.
+    /// The first blocks of the last log records before a head (the end of the log). The last record comes first.
     fn records(&self, head: u64, most: usize) -> Vec<u64> {
         let before = (1..self.count).map(|back| (head + self.count - back) % self.count);
         before.filter(|block| word(&self.read(*block), 0) == MAGIC).take(most).collect()
@@ -83,7 +85,7 @@ impl Log {
         (to + self.count - from) % self.count
     }
 
-    /// Replaces a block by old content. The block could have this content if it was not written in this cycle of the log.
+    /// Replaces a block of the log by old content. The block could have such content if it was not written in this cycle of the log.
     pub(crate) fn make_old(&self, block: u64, rng: &mut Rng) {
         let bytes = self.read(block);
         let is_header = word(&bytes, 0) == MAGIC;

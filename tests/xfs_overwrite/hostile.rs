@@ -78,11 +78,11 @@ fn headers_of_groups_are_not_overwritten() {
     std::fs::read(mount.dir().join("small")).unwrap_err();
 }
 
-/// In a refcount B+tree, an empty leaf is its own successor. A search still ends.
+/// In a refcount B+tree, an empty leaf refers to itself as its right neighbour. A search still ends.
 #[test]
 fn a_circle_of_empty_leaves_ends() {
     require!([Need::Tool("mkfs.xfs"), Need::Tool("truncate")]);
-    // The group is large, so the search would have many blocks to look at.
+    // The group is large, so a search that did not detect the cycle would read very many blocks.
     let dir = scratch();
     let (content, proto) = (vec![7; 4096], dir.path().join("proto"));
     std::fs::write(dir.path().join("content"), content).unwrap();

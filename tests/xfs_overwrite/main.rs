@@ -28,7 +28,7 @@ use rustix::fs::{FallocateFlags, fallocate};
 const SIZE: &str = "512M";
 const SEED: u64 = 0x006f_7665_7277;
 
-/// A file as the kernel reports it: its content, and where its data are on the device.
+/// A file as the kernel reports it: its content, and the positions of its data on the device.
 struct Known {
     content: Vec<u8>,
     /// The ranges of the file that share no blocks, each with its position on the device.

@@ -24,23 +24,24 @@ const IN_FLIGHT: usize = 6;
 /// The maximum delay of a completion, counted in calls. Because of the delays, the order of completions differs from the order of
 /// submissions.
 const LATENCY: u32 = 6;
-/// The number of states to check, and the number of random states at each cut.
+/// The number of states to check, and the number of random states for each position at which the power fails.
 const STATES: usize = 300;
 const RANDOM: u32 = 2;
 
-/// The content of a sector after a write. The other fields are event numbers.
+/// The content of a sector after a write. The numbers in the other fields are numbers of events: when the write was submitted, acknowledged
+/// and durable.
 struct Version {
     content: [u8; SECTOR as usize],
     issued: u64,
     acknowledged: Option<u64>,
-    /// After this event, this version or a later one is durable.
+    /// The number of an event. After this event, the sector durably has the content of this write or of a later write.
     durable: Option<u64>,
 }
 
-/// For each sector that was written: its versions, in the order of the writes.
+/// For each sector that was written: its contents after each write, in the order of the writes.
 type Sectors = BTreeMap<u64, Vec<Version>>;
 
-/// A load, and the device on which it runs.
+/// A sequence of overwrites, and the device on which it runs.
 struct Load<'a> {
     base: &'a Ram,
     record: &'a Record,
@@ -134,7 +135,7 @@ impl Load<'_> {
         }
     }
 
-    /// Records that the versions of this event are acknowledged.
+    /// Records that the writes of this event are acknowledged.
     fn acknowledge(&mut self, issued: u64) {
         let now = self.event();
         let (range, durable) = self.flights.remove(&issued).unwrap();
@@ -228,7 +229,7 @@ fn assert_only_data(log: &Log, sectors: &Sectors, what: &str) {
     }
 }
 
-/// Returns the first sector of a state whose content is none of the permitted versions.
+/// Returns the first sector of a state whose content is not permitted: no write to the sector that may be visible has this content.
 fn fault(state: &Ram, base: &Ram, sectors: &Sectors, now: u64) -> Option<String> {
     sectors.iter().find_map(|(&sector, versions)| {
         let is_durable = |version: &Version| version.durable.is_some_and(|durable| durable <= now);
@@ -288,7 +289,7 @@ fn sectors_are_old_or_new_and_synced_data_are_there() {
     }
 }
 
-/// The check detects a device that loses durable data.
+/// The test shows that the check detects a device that loses durable data.
 #[test]
 fn broken_promises_are_found() {
     require!([Need::Root, Need::Tool("mkfs.xfs"), Need::Tool("filefrag")]);

@@ -111,7 +111,7 @@ fn files(root: &Path) -> Result<Files> {
     Ok(files)
 }
 
-/// The text of a page, and the same text with new tables.
+/// The present text of a page, and the same text with new tables.
 fn made(root: &Path, name: &str, files: &Files) -> Result<(String, String)> {
     let page = fs::read_to_string(root.join(name)).map_err(|error| format!("{name}: {error}"))?;
     let made = with_tables(&page, files).map_err(|why| format!("{name}:{why}"))?;

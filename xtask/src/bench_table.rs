@@ -30,11 +30,11 @@ const FIGURES: [&str; 19] = [
     "note",
 ];
 
-/// The columns that identify a work. A work is a set of rows that are compared with each other. The engine is not in this list, because the
-/// targets of one work may use different engines.
+/// The columns that identify a work, that is, a set of rows that are compared with each other. The column `engine` is not in this list,
+/// because the targets of one work may use different engines.
 const WORK: [&str; 5] = ["rw", "size", "depth", "batch", "jobs"];
 
-/// The column with the ratio of a work's second raw device. The name of this device differs between works.
+/// The column with the ratio of the second raw device in a set of compared rows. The name of this device differs between the sets.
 const TWIN: &str = "raw, mounted twin";
 
 #[derive(Debug, PartialEq)]
@@ -90,7 +90,8 @@ impl Table {
         Ok(Self { rows: self.rows.iter().map(row).collect(), columns, ..self })
     }
 
-    /// A table with the ratios from several tables. It has a row for each work of each table, and a column for each target.
+    /// A table with the ratios from several tables. It has a row for each work (set of compared rows) of each table, and a column for each
+    /// target.
     pub(crate) fn ratios(title: String, tables: &[Self], targets: &[String]) -> Result<Self> {
         let mut rows = Vec::new();
         for table in tables {
@@ -119,8 +120,8 @@ impl Table {
         Ok(())
     }
 
-    /// Splits the rows into works. A work ends before a row with other values in the identifying columns, and before a row that repeats the
-    /// work's first target.
+    /// Splits the rows into works (sets of rows that are compared with each other). A work ends before a row with other values in the
+    /// identifying columns, and before a row that repeats the work's first target.
     fn works(&self) -> Result<Vec<&[Vec<String>]>> {
         let target = self.column("target")?;
         let places: Vec<_> = WORK.iter().filter_map(|name| self.column(name).ok()).collect();
@@ -138,7 +139,8 @@ impl Table {
         Ok(works)
     }
 
-    /// The name of a work: the title of the file, and the values of those columns that differ between the works of the file.
+    /// The name of a work (a set of compared rows): the title of the file, and the values of those columns that differ between the works of
+    /// the file.
     fn name_of(&self, first: &[String], firsts: &[&Vec<String>]) -> Result<String> {
         let title = self.title.split_once(": ").map_or(self.title.as_str(), |(_, name)| name);
         let mut name = title.to_owned();
@@ -146,7 +148,7 @@ impl Table {
         let depth = self.column("depth")?;
         for part in ["rw", "size", "engine", "batch", "jobs"] {
             let Ok(at) = self.column(part) else { continue };
-            // The depth limits the batch. So the batch changes with the depth.
+            // The depth limits the batch size. So the value of the column `batch` changes with the depth.
             if !differs(at) || (part == "batch" && differs(depth)) {
                 continue;
             }
@@ -159,7 +161,8 @@ impl Table {
         Ok(name)
     }
 
-    /// The ratio and the spread of a target in one work. If the work does not contain the target, the text is empty.
+    /// The ratio and the spread of a target in one work (a set of rows that are compared). If the work does not contain the target, the
+    /// text is empty.
     fn ratio(&self, rows: &[Vec<String>], wanted: &str) -> Result<String> {
         let (target, ratio) = (self.column("target")?, self.column("ratio")?);
         let found = rows.iter().find(|row| {
@@ -287,7 +290,8 @@ fn figure(results: &[Value], at: usize, name: &str) -> Option<String> {
     }
 }
 
-/// The label of a target: its kind and its variant. If an earlier target of the work has the same kind, the label also contains the name.
+/// The label of a target: its kind and its variant. If an earlier target in the same set of compared rows has the same kind, the label also
+/// contains the name.
 fn label(results: &[Value], at: usize) -> String {
     let target = |row: &Value| row["target"].as_str().unwrap_or_default().to_owned();
     let kind = |target: &str| target.split(':').next().unwrap_or_default().to_owned();
@@ -307,7 +311,8 @@ fn label(results: &[Value], at: usize) -> String {
     }
 }
 
-/// How many more instructions the target needs than the first target of the same work. The number is in the file, or it is computed.
+/// How many more instructions the target needs than the first target of the same set of compared rows. The number is in the file, or it is
+/// computed.
 fn above_first(results: &[Value], at: usize) -> Option<f64> {
     let row = &results[at];
     let own = row["instructions_per_io"].as_f64()?;
@@ -383,7 +388,8 @@ mod tests {
         assert!(ratios(PLAIN, &["vol"]).is_err());
     }
 
-    /// A target with another engine belongs to the same work. If a row has the first target again, the next work begins.
+    /// Rows of targets with different engines belong to the same work (set of compared rows). If a row has the first target again, the next
+    /// work begins.
     #[test]
     fn works_are_told_apart_by_the_first_target() {
         let row = |target, engine, ratio| {

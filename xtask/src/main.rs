@@ -33,7 +33,7 @@ fn main() -> ExitCode {
     }
 }
 
-/// Prints the summary of two logs: the log of the tests and the log of the skips.
+/// Prints the summary of two logs: the output of the tests, and the list of skipped tests.
 fn print_summary(tests: &str, skips: &str) -> Result {
     let tests = fs::read(tests)?;
     let skips = fs::read_to_string(skips)?;

@@ -9,14 +9,14 @@ use shuttle::thread;
 use super::{ContentLock, Ticket};
 use crate::sync::explore;
 
-/// The actions of one thread in a model.
+/// The calls that one thread makes in a test of the model checker.
 type Work = fn(&Model);
 
 #[derive(Default)]
 struct Model {
     lock: ContentLock,
     present: Mutex<Present>,
-    /// Whether a queue was lost.
+    /// Whether a queue was lost while it had requests in flight.
     lost: AtomicBool,
 }
 
@@ -25,7 +25,8 @@ struct Model {
 struct Present {
     /// The ranges that threads have locked. The flag states whether the lock is exclusive.
     inside: Vec<(Range<u64>, bool)>,
-    /// The claims that have not ended. Each consists of the number of the ticket, the range, and whether the claim is exclusive.
+    /// The claims of ranges that have not ended. Each consists of the number that the content lock gave to the claim, the range, and
+    /// whether the claim is exclusive.
     asked: Vec<(u64, Range<u64>, bool)>,
 }
 

@@ -9,7 +9,7 @@ use shuttle::rand::{Rng, thread_rng};
 
 use super::{Condvar, Mutex};
 
-/// On average, one of this many lookups evicts the value before it searches.
+/// On average, one of this many lookups first removes the value that it looks for, as an eviction would.
 const EVICTED: u32 = 4;
 
 pub(crate) struct Cache<K, V> {
@@ -22,7 +22,8 @@ enum Entry<V> {
     Loading(Load<V>),
 }
 
-/// A load in progress. Threads that wait for this load get its value, even if the entry has changed in the meantime.
+/// A load of a value that is in progress. Threads that wait for this load get its value, even if another thread has inserted or removed the
+/// entry in the meantime.
 type Load<V> = Arc<Mutex<Loaded<V>>>;
 
 enum Loaded<V> {

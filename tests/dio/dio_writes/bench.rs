@@ -112,7 +112,8 @@ impl Bench {
         self.open(number, false)
     }
 
-    /// Fills the free space with data, and frees the blocks again. No file may show these data later. Returns the sectors of the blocks.
+    /// Fills the free space with data, and frees the blocks again. A test later checks that no file shows these data. Returns the sectors
+    /// of the blocks.
     pub(crate) fn soil(&self) -> BTreeSet<u64> {
         let mut queue = self.queue();
         let file = self.open(self.create("junk"), false);
@@ -129,7 +130,7 @@ impl Bench {
         sectors
     }
 
-    /// The increase of the write counters while `work` runs.
+    /// The increase of the file system's write counters while `work` runs.
     pub(crate) fn cost(&self, work: impl FnOnce()) -> WriteCounts {
         let before = self.fs().writable().unwrap().write_counts();
         work();
@@ -206,7 +207,7 @@ pub(crate) fn map(file: &File) -> Vec<(IomapType, u64)> {
     map
 }
 
-/// The ways to write. Each way must have the same result.
+/// The calls that write a file. Each call must have the same result.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Call {
     Lent,

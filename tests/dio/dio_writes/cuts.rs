@@ -15,7 +15,7 @@ const APPENDERS: u64 = 3;
 /// The maximum number of appends between two truncations.
 const MOST_UNCUT: u64 = 500;
 
-/// The call by which an appending thread writes.
+/// The call that an appending thread uses to write.
 #[derive(Clone, Copy, Debug)]
 enum Call {
     Lent,
@@ -145,8 +145,8 @@ fn no_append_is_lost_where_content_moves() {
     }
 }
 
-/// For a file without extents, and for a file with inline content, the file system code carries out the appends. Each append gets a
-/// separate range.
+/// If a file has no extents (indirect blocks) or has inline content, the code of the file system carries out the appends, not the
+/// direct-I/O core. Each append gets a separate range.
 #[test]
 fn appends_that_the_file_system_writes_come_one_after_the_other() {
     for mkfs in ["-t ext3 -b 4096", "-t ext4 -b 4096 -I 256 -O inline_data"] {

@@ -46,7 +46,7 @@ fn dsync_of_a_pure_overwrite_is_written_through() {
     }
 }
 
-/// Queued writes that complete together share one flush, even if they belong to several files.
+/// If queued writes complete together, they share one flush of the device, even if they belong to several files.
 #[test]
 fn queued_dsync_writes_share_a_flush() {
     require!([Need::NoJournalBeneath("all of its writes are durable")]);
@@ -148,7 +148,7 @@ fn dsync_below_a_size_that_is_not_converted_converts_it() {
     }
 }
 
-/// A DSYNC write also commits the map of a new file if the map was changed before the open of this handle.
+/// A handle is opened after the map of a new file was changed. A DSYNC write through this handle also commits the map.
 #[test]
 fn dsync_commits_a_map_that_someone_else_has_changed() {
     require!([Need::NoJournalBeneath("it needs no flushes")]);
@@ -184,7 +184,7 @@ fn sync_commits_also_the_time_of_an_overwrite() {
     }
 }
 
-/// After fsync and fdatasync, data that were written before the call survive a power cut, and their blocks are converted.
+/// After fsync and fdatasync, data that were written before the call survive a power cut, and their blocks are marked as written.
 #[test]
 fn syncs_keep_what_was_written_before_them() {
     for data_only in [false, true] {

@@ -165,8 +165,8 @@ fn an_append_that_is_cut_short_leaves_no_gap() {
     bench.close();
 }
 
-/// If the device returns an error for data that the file system code writes itself, only this write fails. The blocks that were allocated
-/// for the write are freed.
+/// The code of the file system writes some data itself, without the direct-I/O core. If the device returns an error for these data, only
+/// this write fails. The blocks that were allocated for the write are freed.
 #[test]
 fn data_that_cannot_be_written_does_not_end_the_volume() {
     for mkfs in ["-t ext3 -b 4096", "-t ext4 -b 4096"] {

@@ -1,4 +1,5 @@
-//! Later effects of writes: unused ranges, blocks past the end, conversions during commits, dropped queues, and aborted journals.
+//! Effects that writes have after they complete or fail: unused ranges, blocks past the end, conversions of unwritten extents during
+//! commits, dropped queues, and aborted journals.
 
 use std::sync::atomic::{AtomicBool, Ordering::SeqCst};
 use std::sync::mpsc;
@@ -52,8 +53,8 @@ fn has_waited_for_a_queue_that_goes() -> bool {
     bench.fs().writable().unwrap().write_counts().drains == 1
 }
 
-/// A conversion writes the new size to the journal before it marks the blocks as written. So after a crash between any two commits, no
-/// written block lies past the recovered size.
+/// When a commit converts unwritten extents, it writes the new file size to the journal before it marks the blocks as written. So after a
+/// crash between any two commits, no written block lies past the recovered size.
 #[test]
 fn no_written_data_lie_past_the_end_after_a_crash() {
     require!([Need::Bare("its crash states are those of the device below")]);
@@ -139,7 +140,8 @@ fn nothing_is_overwritten_after_the_close_or_an_abort() {
     }
 }
 
-/// A write into a hole locks its inode once, to allocate blocks. Each kind of lock has a separate counter.
+/// A write into a hole locks its inode exclusively once, to allocate blocks. The test checks a separate counter for each reason to lock or
+/// wait.
 #[test]
 fn locks_of_writes_are_counted() {
     let bench = Bench::new(EXT4);
@@ -179,7 +181,7 @@ fn set_id_bits_go_with_a_write_to_inline_data() {
     }
 }
 
-/// If the conversion of one file fails, the failure is reported. Other files still become durable.
+/// If a commit cannot convert the unwritten extents of one file, it reports the failure. Other files still become durable.
 #[test]
 fn a_failed_conversion_blocks_no_other_commit() {
     require!([Need::Bare("the bad sector is one of the device below")]);
@@ -273,7 +275,7 @@ fn an_append_comes_after_an_extending_write_in_flight() {
     bench.close();
 }
 
-/// The close keeps blocks that were preallocated past the end, even if the file has grown into some of them.
+/// The close of a file keeps blocks that were preallocated past the end, even if the file has grown into some of them.
 #[test]
 fn blocks_preallocated_past_the_end_are_kept() {
     let bench = Bench::new(EXT4);
@@ -288,7 +290,7 @@ fn blocks_preallocated_past_the_end_are_kept() {
     bench.close();
 }
 
-/// A failed write may have allocated blocks far past the end, after a range of holes. The close frees these blocks.
+/// A failed write may have allocated blocks far past the end, after a range of holes. The close of the file frees these blocks.
 #[test]
 fn a_failed_write_past_a_hole_keeps_no_blocks() {
     let bench = Bench::new(EXT4);
@@ -308,7 +310,8 @@ fn a_failed_write_past_a_hole_keeps_no_blocks() {
     bench.close();
 }
 
-/// A completed write succeeds even if the conversion of other ranges must wait.
+/// So many ranges are written that their unwritten extents must be converted, but the conversion would have to wait for a request in
+/// flight. The write that completes at this moment still succeeds.
 #[test]
 fn a_write_does_not_fail_for_a_conversion_that_must_wait() {
     require!([Need::Bare("the first write to a region waits for its mark")]);
@@ -322,7 +325,7 @@ fn a_write_does_not_fail_for_a_conversion_that_must_wait() {
     }
     other.wait(1).unwrap();
     assert!(other.pop().unwrap().result.is_ok());
-    // A NOWAIT write does not convert its blocks.
+    // A NOWAIT write leaves its blocks marked as unwritten, and converts them later.
     for range in 0..1040 {
         let cost = bench.cost(|| {
             let pos = FilePos((range * 2 + 1) * BLOCK);

@@ -1,5 +1,5 @@
-//! Requests that are carried out in part: the device transfers too few bytes, space runs out in the middle of a write, or a range that
-//! needs conversion contains bad sectors.
+//! Requests that are carried out in part: the device transfers too few bytes, space runs out in the middle of a write, or bad sectors
+//! prevent that written blocks are marked as written.
 
 use std::collections::BTreeSet;
 use std::io::{IoSlice, IoSliceMut};
@@ -130,7 +130,8 @@ fn several_buffers_are_cut_where_space_ends() {
     }
 }
 
-/// If a sector cannot be zeroed, the conversion of its block fails. All other acknowledged data remain.
+/// If the rest of a partially written block cannot be zeroed because of a bad sector, this block cannot be marked as written. All other
+/// acknowledged data remain.
 #[test]
 fn a_sector_that_fails_takes_only_its_block_along() {
     require!([Need::Bare("a bad sector of the device below")]);
@@ -186,8 +187,8 @@ fn a_failed_append_takes_nothing_along_that_comes_later() {
     bench.close();
 }
 
-/// A failed write past the end left data in its blocks. Later the file system code extends the file over these blocks. The range then reads
-/// as zeros.
+/// A failed write past the end left data in its blocks. Later the code of the file system extends the file over these blocks, without the
+/// direct-I/O core. The range then reads as zeros.
 #[test]
 fn a_gap_shows_nothing_that_was_lost() {
     require!([Need::Bare("the request whose end is lost is that of the device below")]);

@@ -99,8 +99,8 @@ fn immutable_files_are_not_written_and_append_only_ones_at_their_end() {
     let bench = Bench::new(EXT4);
     let (file, mut queue) = (bench.written("file", 2), bench.queue());
     let flags = bench.fs().inode(file.inode()).unwrap().flags();
-    // After this write, the queue has the state of the file in its cache. The first write after the change of the flag must still respect
-    // the flag.
+    // After this write, the queue has a copy of the file's size, map and flags. The first write after the change of the flag must still
+    // respect the new flag.
     file.write_at(&mut queue, &memory(BLOCK, 0x12), FilePos(0)).unwrap();
     bench.fs().writable().unwrap().set_flags(file.inode(), flags | InodeFlags::IMMUTABLE).unwrap();
     for way in CALLS {
@@ -185,7 +185,8 @@ fn pure_overwrites_start_no_handle_and_exclude_no_thread() {
     assert!(queue.stats().overwrites > 0, "{:?}", queue.stats());
 }
 
-/// A write into unwritten blocks starts no journal handle until the conversion of these blocks. Many conversions share one handle.
+/// A write into unwritten blocks starts no journal handle. Only the later conversion, which marks the blocks as written, starts one. Many
+/// conversions share one handle.
 #[test]
 fn writes_into_unwritten_blocks_start_no_handle_and_exclude_no_thread() {
     let bench = Bench::new(EXT4);

@@ -21,7 +21,8 @@ use crate::dio_writes::model::{open, seed};
 const SEED: u64 = 0x0538;
 const SECTOR: u64 = 512;
 const THREADS: u64 = 6;
-/// The number of shared sectors at the beginning of the file, which all threads write. The stripes of the threads follow.
+/// The number of sectors at the beginning of the file that all threads write. After these sectors, each thread has its own small ranges
+/// (stripes).
 const SECTORS: u64 = 1024;
 const STRIPES: u64 = 40;
 const STRIPE: u64 = 37;
@@ -114,7 +115,7 @@ struct Writer<'a> {
     what: &'a str,
 }
 
-/// The position of a stripe. Stripes of different threads are adjacent.
+/// The position of one of the small ranges that only one thread writes. The ranges of different threads are adjacent.
 fn stripe_at(writer: u64, stripe: u64) -> u64 {
     SECTORS * SECTOR + (stripe * THREADS + writer - 1) * STRIPE
 }

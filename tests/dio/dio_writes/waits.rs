@@ -88,8 +88,8 @@ fn nowait_that_is_refused_leaves_no_time() {
     bench.close();
 }
 
-/// The completion of an extending write changes the metadata. If the close of the volume did not wait for this completion, the new size
-/// would be lost.
+/// An extending write changes the metadata when it completes. If the close of the volume did not refuse to run while such a write is in
+/// flight, the new size would be lost.
 #[test]
 fn a_volume_is_not_closed_over_its_writes_in_flight() {
     let bench = Bench::new(EXT4);
@@ -115,8 +115,8 @@ fn nowait_writes_into_unwritten_blocks() {
     assert!(content(&file, &mut queue)[512..1024] == [0x22; 512]);
 }
 
-/// Each written or unwritten extent in the range needs a slot. If the queue has too few slots, a NOWAIT request is refused before any part
-/// is written.
+/// Each written or unwritten extent in the range of the request needs a slot of the queue. If the queue has too few slots, a NOWAIT request
+/// is refused before any part is written.
 #[test]
 fn nowait_counts_the_slots_for_unwritten_blocks_too() {
     let bench = Bench::new(EXT4);
@@ -148,8 +148,8 @@ pub(crate) fn until_contended(bench: &Bench, file: &File, ended: impl Fn() -> bo
     }
 }
 
-/// Truncate, punch, collapse, insert and a write by the file system code wait until all requests in flight on the file have completed.
-/// During this wait, NOWAIT requests are refused.
+/// Truncate, punch, collapse, insert, and a write that the code of the file system carries out, wait until all requests in flight on the
+/// file have completed. During this wait, NOWAIT requests are refused.
 #[test]
 fn changes_of_the_map_wait_for_writes_in_flight() {
     type Change = fn(&Bench, &File) -> Result<()>;
@@ -199,8 +199,8 @@ fn changes_of_the_map_wait_for_writes_in_flight() {
                 assert!(completed.load(SeqCst), "{name} did not wait");
             });
             until_contended(&bench, &file, || changer.is_finished());
-            // As soon as `wait` has collected the completions, the changing thread continues and checks `completed`. So `completed` must be
-            // set before `wait`.
+            // After `wait` has collected the completions, the thread that changes the file continues, and checks `completed`. So
+            // `completed` must be set before the call of `wait`.
             completed.store(true, SeqCst);
             queue.wait(2).unwrap();
             for _ in 0..2 {

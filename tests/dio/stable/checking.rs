@@ -1,5 +1,5 @@
-//! A device that stores a tag for every sector. For a request, the device computes the tags from the memory. A moment later it compares the
-//! memory with these tags.
+//! A device that stores a tag (checksum) for every sector. For a request, the device computes the tags from the memory. A moment later it
+//! compares the memory with these tags.
 
 use std::collections::HashMap;
 use std::io::IoSlice;
@@ -14,22 +14,22 @@ use crate::stable::scribbler::Rounds;
 
 const SECTOR: usize = 512;
 
-/// The tags of the sectors, and the counters of the layer.
+/// The tags (checksums) of the sectors, and the counters of the device.
 #[derive(Debug, Default)]
 pub(crate) struct Checks {
     tags: Mutex<HashMap<u64, u64>>,
     /// Counts the rounds of the threads that overwrite memory. While these threads run, each request stays in flight until all of its
     /// memory has been overwritten.
     pub(crate) rounds: Rounds,
-    /// The number of reads that did not match their tags.
+    /// The number of reads whose memory did not match the tags (checksums) of the sectors.
     pub(crate) mismatches: AtomicU64,
 }
 
-/// The layer that checks the tags.
+/// The device layer that compares the memory of requests with the tags (checksums) of sectors.
 #[derive(Debug)]
 pub(crate) struct Checking(Arc<Checks>);
 
-/// Makes a device that checks tags. The content of the device below must be correct before the call.
+/// Makes a device that checks tags (checksums) of sectors. The content of the device below must be correct before the call.
 pub(crate) fn checking(below: Arc<dyn Device>) -> (Arc<Layered<Checking>>, Arc<Checks>) {
     let checks = Arc::new(Checks::default());
     for_each_part(&*below, |at, part| checks.learn(at, &[IoSlice::new(part)]));
@@ -52,7 +52,7 @@ impl Checks {
         self.tags.lock().unwrap().extend(tags(at, bufs));
     }
 
-    /// The number of sectors on the device `below` that do not match their tags.
+    /// The number of sectors on the device `below` that do not match their tags (checksums).
     pub(crate) fn bad_tags(&self, below: &dyn Device) -> usize {
         let mut bad = 0;
         for_each_part(below, |at, part| {

@@ -1,5 +1,5 @@
-//! Tests [`StablePages`] with host files. The setting has an effect if the reads bypass the kernel's file system and the device computes
-//! checksums over the data.
+//! Tests [`StablePages`] with files of mounted file systems. The setting has an effect if the reads bypass the kernel's file system and the
+//! device computes checksums over the data.
 
 use std::path::Path;
 use std::sync::Arc;
@@ -19,8 +19,8 @@ use crate::stable::scribbler::Range;
 
 const SEED: u64 = 0x57ab1e;
 
-/// If a raw read fails, the kernel carries out the read, and the caller does not see the failure. So the test also checks whether the
-/// kernel served any read.
+/// If a read directly from the device fails, ironmap reads through the kernel's file system instead, and the caller does not see the
+/// failure. So the test also checks whether any read went through the kernel's file system.
 #[test]
 fn raw_reads_into_scribbled_memory_do_not_fail() {
     require!([Need::Root, Need::Tool("losetup")]);

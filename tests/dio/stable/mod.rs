@@ -1,6 +1,6 @@
-//! Changes the memory of requests in flight, while a device computes tags over this memory. Every read succeeds and every tag is right,
-//! except with the method `ZeroCopy`, which trusts the caller. Other tests measure the memory for the copies, and show that a fault on the
-//! device is still an error.
+//! Changes the memory of requests in flight, while a device computes tags (checksums) over this memory. Every read succeeds and every tag
+//! is right, except with the method `ZeroCopy`, which relies on the caller not to change the memory. Other tests measure the memory for the
+//! copies, and show that a fault on the device is still an error.
 
 mod checking;
 mod hosts;

@@ -67,7 +67,8 @@ fn a_large_request_needs_no_large_pool() {
     }
 }
 
-/// If a pool has enough pieces for the requests in flight, it allocates nothing for further requests, whatever their size.
+/// If the pool of bounce buffers has enough pieces for the requests in flight, it allocates no memory for further requests, whatever their
+/// size.
 #[test]
 fn a_warm_pool_allocates_nothing() {
     let mut spare: Vec<Memory> = Vec::with_capacity(8);
@@ -117,8 +118,8 @@ fn a_warm_pool_allocates_nothing() {
     }
 }
 
-/// If the pool has too few free pieces, a NOWAIT request fails with EAGAIN and has no effect. A request without NOWAIT waits for
-/// completions of its queue.
+/// If the pool of bounce buffers has too few free pieces, a NOWAIT request fails with EAGAIN and has no effect. A request without NOWAIT
+/// waits for completions of its queue.
 #[test]
 fn a_pool_that_is_in_use_is_waited_for_or_is_eagain() {
     let bench = Bench::new(None);

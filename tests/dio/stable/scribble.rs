@@ -20,7 +20,7 @@ const SIZES: [usize; 6] = [512, 4096, 20 << 10, 64 << 10, (300 << 10) - 512, 1 <
 const DEPTH: usize = 3;
 const NONE: DioFlags = DioFlags::empty();
 
-/// The kinds of requests. They differ in the memory that a request uses.
+/// The kinds of requests. They differ in who owns the memory of the request, and in the number of its buffers.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Kind {
     Lent,
@@ -47,7 +47,7 @@ pub(crate) enum Op {
     Write,
 }
 
-/// A volume on a device that checks tags.
+/// A volume on a device that compares the memory of requests with tags (checksums).
 pub(crate) struct Bench {
     _image: Image,
     pub(crate) below: Arc<dyn Device>,
@@ -200,7 +200,7 @@ fn scribbled(bench: &Bench, way: StablePages, what: (Op, Kind), size: usize, sim
     let errors = results.iter().filter(|result| result.is_err()).count();
     let bad_tags = bench.checks.bad_tags(&*bench.below);
     if errors + bad_tags > 0 {
-        // This write of the whole file makes all tags valid again for the next round.
+        // This write of the whole file makes the tags (checksums) of all sectors valid again for the next round.
         let (file, mut queue) = (bench.open(None), bench.queue());
         file.write_at(&mut queue, &Buffer::aligned(4 << 20).unwrap(), FilePos(0)).unwrap();
         assert_eq!(bench.checks.bad_tags(&*bench.below), 0);
@@ -238,7 +238,8 @@ fn bounce_and_lazy_give_no_false_error_and_no_bad_tag() {
     });
 }
 
-/// If no method protects the memory of requests, reads fail and tags are wrong. This shows that the other tests would detect these faults.
+/// If no setting protects the memory of requests, reads fail and tags (checksums of sectors) are wrong. This shows that the other tests
+/// would detect these faults.
 #[test]
 fn zero_copy_gives_false_errors_and_bad_tags() {
     all(|bench, what, kind, size, simple| {
@@ -251,8 +252,8 @@ fn zero_copy_gives_false_errors_and_bad_tags() {
     });
 }
 
-/// This test omits owned writes, because safe code cannot access their memory. A `compile_fail` example in the documentation of
-/// `StablePages` shows that such code does not compile.
+/// This test omits writes that own their memory, because safe code cannot access this memory. A `compile_fail` example in the documentation
+/// of `StablePages` shows that such code does not compile.
 #[test]
 fn with_owned_lent_memory_is_protected() {
     all(|bench, what, kind, size, simple| {

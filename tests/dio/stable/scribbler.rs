@@ -50,8 +50,8 @@ impl Rounds {
                 for at in (0..range.len).step_by(128) {
                     value = value.wrapping_mul(0x5851_f42d_4c95_7f2d).wrapping_add(seed * 2 + 1);
                     let to = std::ptr::with_exposed_provenance_mut::<u8>(range.address + at);
-                    // SAFETY: `during` requires that the memory stays allocated. The test intends that the device uses this byte at the
-                    // same time.
+                    // SAFETY: `during` requires that the memory stays allocated. The device also uses this byte at the same time: the test
+                    // intends this data race.
                     unsafe { to.write_volatile((value >> 56) as u8) };
                 }
             }

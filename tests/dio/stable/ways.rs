@@ -1,5 +1,5 @@
-//! Tests each method of [`StablePages`]. The tests check which requests a method copies, and which requests use the simple path. With every
-//! method, a fault of the device is still an error.
+//! Tests each method of [`StablePages`]. The tests check which requests a method copies, and which requests use the short code path for
+//! simple requests. With every method, a fault of the device is still an error.
 
 use std::sync::atomic::Ordering;
 
@@ -21,7 +21,7 @@ const REQUESTS: [(Op, Kind); 5] = [
     (Op::Write, Kind::Owned),
 ];
 
-/// For each method, whether it copies each request of [`REQUESTS`].
+/// For each method of [`StablePages`]: whether it copies the data of each request of [`REQUESTS`], in the same order.
 const COPIED: [(StablePages, [bool; 5]); 4] = [
     (StablePages::ZeroCopy, [false, false, false, false, false]),
     (StablePages::Bounce, [true, true, true, true, true]),
@@ -48,7 +48,8 @@ fn each_way_copies_what_it_says_and_nothing_else() {
     }
 }
 
-/// A request that is not copied uses the simple path. A copied request misses the simple path, and the queue counts the miss as a copy.
+/// A request whose data are not copied uses the simple path (the short code path for simple requests). A request whose data are copied
+/// cannot use this path, and the queue counts the copy as the reason.
 #[test]
 fn requests_without_a_copy_take_the_simple_path() {
     let bench = Bench::new(None);

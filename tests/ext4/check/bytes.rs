@@ -12,7 +12,7 @@ use crate::common::image::{Image, scratch_in, words};
 use crate::common::rng::Rng;
 
 const SEED: u64 = 0x0020_2611;
-/// The number of damaged volumes for each base.
+/// The number of damaged volumes that are made from each undamaged volume.
 const IMAGES: u64 = 250;
 
 const BASES: [(&str, &str, &str); 6] = [
@@ -103,7 +103,7 @@ fn changed_bytes_are_found_as_e2fsck_finds_them() {
         let mut spots = volume.base().spots.clone();
         spots.retain(|spot| !matches!(spot.sum, Sum::XattrBlock | Sum::XattrList));
         std::fs::write(&path, volume.bytes()).unwrap();
-        // The image is large, so only the ranges that differ from the base are written to it.
+        // The image is large, so only the ranges that differ from the undamaged volume are written to it.
         let image = std::fs::File::options().write(true).open(&path).unwrap();
         let put = |dirty: &[(usize, usize)], bytes: &[u8]| {
             for (at, len) in dirty {

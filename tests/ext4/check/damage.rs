@@ -143,8 +143,8 @@ fn single_damages_are_found_as_e2fsck_finds_them() {
     tally.end(seed);
 }
 
-/// Some slots of a quota file are not part of the file's tree. e2fsck and the kernel still accept a nonzero slot there as an entry. A check
-/// must find faults in these slots.
+/// The tree of a quota file does not lead to some slots of the file. e2fsck and the kernel still accept a nonzero slot there as an entry. A
+/// check must find faults in these slots.
 #[test]
 fn entries_of_quota_files_to_which_no_tree_leads_are_found() {
     let image = Image::mke2fs("16M", &words("-t ext4 -b 1024 -I 256 -O quota"));

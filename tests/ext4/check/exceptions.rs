@@ -2,7 +2,7 @@
 
 /// An intended difference, which is not a fault of either program.
 pub(crate) struct Exception {
-    /// A part of the message that e2fsck or ironmap prints.
+    /// A text that occurs in the message of e2fsck or of ironmap.
     pub(crate) text: &'static str,
     pub(crate) reason: &'static str,
 }

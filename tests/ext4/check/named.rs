@@ -21,8 +21,8 @@ fn volume(options: &str) -> Image {
     image
 }
 
-/// Runs debugfs commands, and then both checkers. If `clean` is set, neither checker may find a fault. If it is not set, both must find
-/// one.
+/// Runs debugfs commands that change the volume, and then both checkers (e2fsck and ironmap). If `clean` is set, neither checker may find a
+/// fault. If it is not set, both must find one.
 fn both(what: &str, image: &Image, commands: &str, clean: bool) {
     image.debugfs(commands);
     agree(what, &image.path(), clean);

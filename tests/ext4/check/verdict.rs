@@ -45,7 +45,7 @@ pub(crate) fn agree(name: &str, image: &Path, clean: bool) {
     assert!(same, "{name}\ne2fsck: {}\nironmap: {}", theirs.text, ours.text);
 }
 
-/// Counts how many times the two checkers agree.
+/// Counts how many times the verdicts of e2fsck and ironmap agree.
 #[derive(Debug, Default)]
 pub(crate) struct Tally {
     both: u32,
@@ -55,7 +55,8 @@ pub(crate) struct Tally {
 }
 
 impl Tally {
-    /// Counts a damaged volume. Prints a difference of the verdicts that no exception explains.
+    /// Compares the verdicts about a damaged volume, and counts the volume. If the verdicts differ and no intended difference explains
+    /// this, prints the verdicts.
     pub(crate) fn compare(&mut self, what: &str, theirs: &Verdict, ours: &Verdict) {
         let list = match (theirs.clean, ours.clean) {
             (true, true) => return self.neither += 1,

@@ -1,4 +1,4 @@
-//! Checks the crash states of a workload. Each workload defines the rules that these states must satisfy.
+//! Checks the states that a crash can leave on a device. Each workload defines the rules that these states must satisfy.
 
 use std::fs::{self, File};
 use std::io::Write;
@@ -31,14 +31,14 @@ pub(crate) struct Case<R> {
     pub(crate) base: Ram,
     /// The size of the volume. An integrity device below the volume stores its tags after the volume, on the same device.
     pub(crate) volume: Option<u64>,
-    /// The log of the device. Marks in the log record the progress of the workload.
+    /// The log of the device's requests. Marks between the requests record the progress of the workload.
     pub(crate) log: Log,
     pub(crate) rules: R,
 }
 
 /// The rules that each crash state of a workload must satisfy.
 pub(crate) trait Rules: Sync {
-    /// Whether the rules apply to the crash states of a cut. A cut is a position in the log.
+    /// Whether the rules apply to the crash states of a cut. A cut is a position in the log of requests at which the power fails.
     fn apply(&self, _log: &Log, _cut: usize) -> bool {
         true
     }
@@ -46,7 +46,7 @@ pub(crate) trait Rules: Sync {
     /// Checks whether a state satisfies the rules.
     fn check(&self, state: &Crashed<'_>) -> Verdict;
 
-    /// Describes, for a message, how far the workload had come at a cut of the log.
+    /// Describes, for a message, which operations of the workload had returned before a cut (power failure) in the log of requests.
     fn progress(&self, log: &Log, cut: usize) -> String;
 
     /// Lists the operations of the workload, one per line.
@@ -74,7 +74,7 @@ impl Crashed<'_> {
 /// How many states are checked, and which checks are made for each state.
 #[derive(Clone, Copy)]
 pub(crate) struct Plan {
-    /// The number of random states at each cut.
+    /// The number of random states for each position at which the power fails (cut).
     pub(crate) random: u32,
     /// The maximum number of states to check. The checked states are spread evenly over all states.
     pub(crate) limit: usize,
@@ -94,7 +94,7 @@ pub(crate) struct Counts {
     pub(crate) recovered: AtomicUsize,
     pub(crate) fsck: AtomicUsize,
     pub(crate) mounted: AtomicUsize,
-    /// The number of checked states of interrupted recoveries.
+    /// The number of checked states that a crash during a recovery left.
     pub(crate) interrupted: AtomicUsize,
     pub(crate) beneath: Recoveries,
 }

@@ -76,7 +76,7 @@ struct Outcome {
     /// The first error of the workload or of the close of the volume.
     result: ironmap::Result<()>,
     returned: usize,
-    /// The number of events, or `None` if the volume could not be opened.
+    /// The number of I/O errors that the volume recorded as events, or `None` if the volume could not be opened.
     events: Option<usize>,
     /// Whether [`LATER`] was made and synced.
     later: bool,
@@ -116,7 +116,7 @@ fn run(base: &Ram, history: &History, faults: Faults) -> Outcome {
     outcome
 }
 
-/// The faults to test. For each request there are two kinds of failure. A short run tests a sample of them.
+/// The faults to test: for each request of the workload, two kinds of failure. A short run tests a sample of these faults.
 fn places(seed: u64, requests: u64, one_in: u64) -> impl Iterator<Item = Faults> {
     let errnos = move |fail_at: u64| {
         let both = [Errno::EIO, Errno::ENOSPC];

@@ -47,7 +47,7 @@ impl Fsck {
         self.found_clean()
     }
 
-    /// Returns an error if e2fsck would change anything.
+    /// Returns an error if e2fsck would change anything in the volume.
     pub(crate) fn clean(&self, image: &Ram) -> Result<(), String> {
         self.store(image);
         self.run("-fn").map(drop)

@@ -28,7 +28,7 @@ pub(crate) struct Style {
 }
 
 impl Style {
-    /// The style for a volume that mke2fs makes with the given options.
+    /// The properties of a volume that mke2fs makes with the given options.
     pub(crate) fn of(format: &str) -> Self {
         Self {
             extents: !format.contains("ext3") && !format.contains("ext2"),

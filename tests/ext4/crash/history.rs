@@ -21,7 +21,7 @@ pub(crate) const STALE: u8 = 0xDB;
 struct Promise {
     /// The number of this operation.
     number: usize,
-    /// The number of the operation whose state is durable. After a crash, the volume has this state or a later one.
+    /// The number of the operation whose state is durable. After a crash, the volume has the state after this operation or a later state.
     state: usize,
     /// The file whose data are durable; `None` for all files.
     file: Option<Id>,
@@ -87,7 +87,7 @@ impl History {
         self.contents[file].last().map_or(&[], |(_, content)| content)
     }
 
-    /// The byte that an operation writes at a position. The byte is never zero and never [`STALE`].
+    /// The byte that an operation writes at a position. This byte is never zero, and never the byte [`STALE`] of old data.
     pub(crate) fn written(&self, number: usize, pos: usize) -> u8 {
         let number = (number as u64) ^ self.seed << 16;
         let mixed = (number << 32 | pos as u64).wrapping_mul(0x9e37_79b9_7f4a_7c15);
@@ -220,7 +220,8 @@ impl History {
         let current =
             |since: usize| self.states.partition_point(|(number, _)| *number <= since) - 1;
         let possible = &self.states[current(oldest)..=current(under_way)];
-        // Two states with equal names can refer to different files. So the tree is compared with all possible states.
+        // Two states with equal names can refer to different files. So the tree of the volume is compared with all states that are possible
+        // after the crash.
         let mut closest: Option<Vec<String>> = None;
         for (number, state) in possible {
             let faults = self.faults(state, tree, returned);
@@ -308,8 +309,8 @@ impl History {
         if !(least..=most).contains(&content.len()) {
             return Some(format!("{} bytes, not {least} to {most}", content.len()));
         }
-        // A write after a shift goes to the shifted blocks. A crash can lose the shift. The data of the write then appear at the old
-        // position.
+        // A collapse or an insert moves the blocks of a file, and a later write goes to the moved blocks. If a crash loses the move, the
+        // data of this write appear at the old position of the blocks.
         let mut distances = vec![0];
         for (of, number, shift) in &self.shifts {
             if *of == file && (since + 1..=returned + 1).contains(number) {

@@ -32,8 +32,8 @@ pub(crate) const OURS: [&str; 13] = [
     "-t ext4 -b 1024 -J size=1 checksum_v2",
 ];
 
-/// Layouts with quota. Only ironmap runs them, because the kernel may be built without quota. bigalloc is omitted: with quota, e2fsck 1.47
-/// miscounts the freed blocks of orphans.
+/// Layouts with quota. Only workloads of ironmap use them, because the kernel may be built without quota. bigalloc is omitted: with quota,
+/// e2fsck 1.47 miscounts the freed blocks of orphans.
 pub(crate) const QUOTA: [&str; 3] = [
     "-t ext4 -b 1024 -J size=1 -I 256 -O quota,project",
     "-t ext4 -b 4096 -J size=4 -I 256 -O quota,project,inline_data",

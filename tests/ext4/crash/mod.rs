@@ -158,7 +158,7 @@ fn crash_states_of_two_operations_are_recovered() {
     let (counts, start) = (Counts::default(), Instant::now());
     let (pairs, mut cases, mut impossible) = (pairs::all(), 0, 0);
     for round in first_seed().. {
-        // In each round, a layout gets different pairs.
+        // In each round, a layout is tested with other pairs of operations than in the rounds before.
         let starts = (0..)
             .zip(OURS)
             .map(|(index, format)| (index, Start::new(round * OURS.len() as u64 + index, format)));
@@ -227,8 +227,8 @@ fn crash_states_of_the_kernel_are_recovered() {
     effort.look("the kernel's crashes", cases);
 }
 
-/// The rules detect a violation. In the first case, Linux writes metadata before data, so a file shows data of another file. In the second
-/// case, the device loses flushed writes.
+/// Two tests show that the rules detect a violation. In the first test, Linux writes metadata before data, so a file shows data of another
+/// file. In the second test, the device loses flushed writes.
 #[test]
 fn broken_promises_are_found() {
     require!([Need::Root, Need::Tool("losetup")]);

@@ -69,7 +69,7 @@ pub(crate) const WHITEOUT: Special = Special::Device(0, 0);
 /// The modes of `renameat2`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Renaming {
-    /// An existing file with the new name is replaced.
+    /// If a file with the new name exists, the rename replaces it.
     Plain,
     NoReplace,
     Exchange,

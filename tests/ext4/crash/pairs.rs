@@ -10,7 +10,7 @@ use crate::crash::history::History;
 use crate::crash::op::Op;
 use crate::crash::{ours, volume};
 
-/// The number of operations that fill the volume before a pair. A larger number would make more files.
+/// The number of operations that fill the volume before the pair of operations under test. A larger number would make more files.
 const BEFORE: usize = 70;
 /// The maximum number of attempts to choose an operation of one kind. After that many failures, the kind counts as impossible.
 const TRIES: usize = 60;

@@ -16,7 +16,8 @@ use crate::crash::seen::{Tree, tree};
 use crate::crash::{kernel, ours};
 
 pub(crate) struct Histories {
-    /// The histories, one for each thread. Each thread uses separate names. The log contains a mark after each operation: [`ours::mark`].
+    /// The operations and the expected states, one history for each thread. Each thread uses separate names. The log contains a mark after
+    /// each operation: [`ours::mark`].
     pub(crate) of_threads: Vec<History>,
     /// The name prefix of each thread, if there are several.
     pub(crate) prefixes: &'static [&'static str],
@@ -134,7 +135,7 @@ impl Histories {
         Ok(())
     }
 
-    /// Whether, in the log before the cut, the last sync comes after all writes.
+    /// Whether the last sync comes after all writes, in the part of the log before the cut.
     fn is_synced(&self, log: &Log, cut: usize) -> bool {
         let history = &self.of_threads[0];
         for entry in log.entries()[..cut].iter().rev() {
@@ -173,7 +174,7 @@ fn by_kernel(state: &Crashed<'_>, seen: &Tree) -> Verdict {
         .map_err(|fault| format!("the kernel, after ironmap: {fault}"))
 }
 
-/// A recovery that writes to the device gives the same tree. This holds even if a crash interrupts the recovery at any point.
+/// A recovery that writes to the device gives the same tree as a recovery in memory, even if a crash interrupts the recovery at any point.
 fn interrupted(state: &Crashed<'_>, seen: &Tree) -> Verdict {
     let image = &state.image;
     let (written, log) = rewritten(image)?;
@@ -187,7 +188,7 @@ fn interrupted(state: &Crashed<'_>, seen: &Tree) -> Verdict {
     Ok(())
 }
 
-/// Checks that two ways of recovery lead to the same tree.
+/// Checks that two trees, from two ways of recovery, are equal.
 pub(crate) fn same(tree: &Tree, expected: &Tree) -> Verdict {
     let differs = |path: &&String| tree.get(*path) != expected.get(*path);
     match tree.keys().chain(expected.keys()).find(differs) {

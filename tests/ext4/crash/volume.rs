@@ -9,7 +9,7 @@ use crate::common::command::run;
 use crate::common::image::{Image, words};
 use crate::crash::history::STALE;
 
-/// Additional options, each with debugfs commands. The commands enable an old version of journal checksums.
+/// Names of additional options, each with the debugfs commands that apply it. The commands enable an old version of journal checksums.
 const CHECKSUMS: [(&str, &str); 2] =
     [("checksum_v1", "jo -c\njc"), ("checksum_v2", "jo -c -v 2\njc")];
 

@@ -57,7 +57,8 @@ fn a_request_that_fails_takes_nothing_with_it() {
             let Outcome { history, result, since } = outcome;
             let what = format!("{format}, seed {seed}, request {fail_at} of {requests}");
             if let Err(error) = &result {
-                // The fault may have hit an earlier request in flight. Then the completion of that request has reported the error.
+                // The fault may have hit an earlier request that was still in flight. In this case, the completion of that earlier request
+                // has reported the error.
                 assert!(matches!(error.errno(), Errno::EIO | Errno::EROFS), "{what}: {error}");
                 assert!(!events.is_empty(), "{what}: {error}: no event");
             }

@@ -21,7 +21,7 @@ use crate::crash_data::workload::{Kind, run};
 
 const LENGTH: usize = 40;
 
-/// The additional effect of a write-through request, besides its own write.
+/// The effect that a write-through request to the device has in addition to the write itself.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Through {
     /// No additional effect: the device supports FUA.
@@ -30,7 +30,8 @@ enum Through {
     Flushes,
 }
 
-/// A volatile cache over a device. The flush with a chosen number fails. The data that this flush should have made durable are lost.
+/// A volatile cache over a device. The test chooses a flush by its number. This flush fails, and the data that it should have made durable
+/// are lost.
 #[derive(Debug)]
 struct Forgetful {
     disk: Arc<Ram>,

@@ -1,8 +1,8 @@
 //! The changes of files, and the states that a crash may leave after them.
 //!
-//! A file is checked in cells. Each cell contains the number of its file, its position, and the number of its write. With these numbers the
-//! check finds data at a wrong position. An acknowledged write with O_DSYNC must exist. A change that was acknowledged before a successful
-//! sync must exist too. Other changes may exist completely, in part or not at all.
+//! A file is checked in cells (small ranges). Each cell contains the number of its file, its position, and the number of the write that
+//! stored it. With these numbers the check finds data at a wrong position. An acknowledged write with O_DSYNC must exist. A change that was
+//! acknowledged before a successful sync must exist too. Other changes may exist completely, in part or not at all.
 
 use std::collections::{BTreeSet, HashMap};
 use std::ops::Range;
@@ -26,7 +26,7 @@ pub(crate) struct ChangeId(FileId, usize);
 pub(crate) enum What {
     Create,
     Unlink,
-    /// A write with this number. The file then extends at least to the end of the range.
+    /// A write with this number (of the write) and this range. After the write, the file extends at least to the end of the range.
     Write(u32, Range<u64>),
     Truncate(u64),
     /// The range reads as zeros. The file then has at least the size `grown`.
@@ -44,7 +44,8 @@ struct Change {
     when: When,
 }
 
-/// The event at which an operation began, and the event at which it returned. A failed operation has no second event.
+/// The number of the event at which an operation began, and the number of the event at which it returned. A failed operation has no second
+/// event.
 #[derive(Clone, Copy, Debug)]
 struct When {
     begin: u64,
@@ -63,18 +64,18 @@ impl When {
 
 #[derive(Default)]
 pub(crate) struct History {
-    /// Events are numbered from 1.
+    /// The number of events so far. An event is the begin or the return of an operation; the first event has number 1.
     events: u64,
     writes: u32,
     files: Vec<Vec<Change>>,
     /// The syncs, each of one file or of all files (`None`).
     syncs: Vec<(Option<FileId>, When)>,
-    /// The writes whose cells contain a higher position than the position of the write. The key is the number of the write. The value is
-    /// the distance between the two positions.
+    /// The writes that were stored at a lower position than the position for which their data were made. The key is the number of the
+    /// write. The value is the distance between the two positions.
     moved: HashMap<u32, u64>,
 }
 
-/// The bytes that a write stores in a cell.
+/// The bytes that a write stores in a cell (a small range of the file).
 fn cell(file: FileId, number: u32, pos: u64) -> [u8; CELL as usize] {
     let words = [0xCE11_0000 + file as u32, (pos / CELL) as u32, number];
     let check = words.iter().fold(0x1A2B_3C4D, |sum: u32, word| sum.rotate_left(9) ^ word);
@@ -112,7 +113,7 @@ impl History {
         self.writes
     }
 
-    /// Records an event, and returns its number.
+    /// Records an event (the begin or the return of an operation), and returns the number of the event.
     pub(crate) fn event(&mut self) -> u64 {
         self.events += 1;
         self.events
@@ -122,7 +123,8 @@ impl History {
         self.events
     }
 
-    /// Records a change that began at an event. If several changes affect the same bytes, they must be recorded in order.
+    /// Records a change that began at an event (identified by its number). If several changes affect the same bytes, they must be recorded
+    /// in order.
     pub(crate) fn begun(&mut self, file: FileId, what: What, synced: bool, begin: u64) -> ChangeId {
         self.files[file].push(Change { what, synced, when: When { begin, end: None } });
         ChangeId(file, self.files[file].len() - 1)
@@ -146,7 +148,7 @@ impl History {
         self.syncs.push((file, When { begin, end: Some(end) }));
     }
 
-    /// Whether a change of a file must be durable after event number `now`.
+    /// Whether a change of a file must be durable if the power fails after event number `now`.
     fn is_certain(&self, file: FileId, change: &Change, now: u64) -> bool {
         let Some(end) = change.when.end.filter(|end| *end <= now) else { return false };
         let covers = |of: Option<FileId>| match change.what {
@@ -161,10 +163,10 @@ impl History {
                 .any(|(of, when)| when.begin > end && when.had_ended(now) && covers(*of))
     }
 
-    /// Checks whether a volume shows an allowed state after event number `now`.
+    /// Checks whether the state of a volume is allowed if the power failed after event number `now`.
     ///
     /// # Errors
-    /// The fault.
+    /// The difference from the allowed states.
     pub(crate) fn check(&self, tree: &Tree, now: u64) -> Result<(), String> {
         let known: BTreeSet<_> = (0..self.files.len()).map(name).collect();
         if let Some(path) = tree.keys().find(|path| !known.contains(*path)) {
@@ -243,7 +245,7 @@ fn check_cell(
     Err(format!("byte {pos}: {what}, not one of {allowed:?}"))
 }
 
-/// The possible states of a name. `true`: the name may exist. `false`: the name may be missing.
+/// The possible states of a name after a power cut. `true`: the name may exist. `false`: the name may be missing.
 fn presence(changes: &Changes<'_>) -> BTreeSet<bool> {
     let (mut now, mut options) = (false, BTreeSet::from([false]));
     for (what, certain) in changes {
@@ -296,7 +298,7 @@ fn touched(what: &What) -> Range<u64> {
     }
 }
 
-/// Splits a file into parts. A change affects a part as a whole, or not at all.
+/// Splits a file into ranges, at the borders of all changes. So a change affects each range as a whole, or not at all.
 fn parts(changes: &Changes<'_>, size: u64) -> Vec<Range<u64>> {
     let edges = changes.iter().flat_map(|(what, _)| [touched(what).start, touched(what).end]);
     let edges: BTreeSet<_> = edges.filter(|edge| *edge < size).chain([0, size]).collect();
@@ -304,7 +306,7 @@ fn parts(changes: &Changes<'_>, size: u64) -> Vec<Range<u64>> {
     edges.windows(2).map(|pair| pair[0]..pair[1]).collect()
 }
 
-/// The numbers of the writes that a part may show; 0 stands for zeros.
+/// The numbers of the writes whose data a range of the file may show; 0 stands for zeros.
 fn numbers(changes: &Changes<'_>, part: &Range<u64>) -> Vec<u32> {
     let mut numbers = vec![0];
     for (what, certain) in changes {

@@ -76,7 +76,7 @@ fn durable_data_are_there_and_unwritten_data_never_show() {
     eprintln!("crashes of direct writes: {counts:?} in {:.1?}", start.elapsed());
 }
 
-/// The rules detect a device that loses flushed data.
+/// A test shows that the rules detect a device that loses flushed data.
 #[test]
 fn broken_promises_are_found() {
     let plan = plan_of(2, 400, u64::MAX);

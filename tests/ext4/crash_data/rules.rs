@@ -22,9 +22,9 @@ const LONGER: u64 = 12 << 10;
 
 pub(crate) struct Writes {
     pub(crate) kind: Kind,
-    /// Marks in the log contain the numbers of the events.
+    /// The operations of the workload, as numbered events. Marks in the log of requests contain the numbers of the events.
     pub(crate) history: History,
-    /// The number of the first event to which the rules apply.
+    /// The number of the first event (begin or return of an operation) to which the rules apply.
     pub(crate) since: u64,
     /// Whether the volume has clusters (bigalloc). On such a volume, e2fsck 1.47 does not complete the truncation of an orphan: it frees
     /// the cluster, but does not remove the extent from the map.
@@ -94,7 +94,7 @@ impl Writes {
     }
 }
 
-/// The number of events before a cut of the log.
+/// The number of events (begins and returns of operations) before a cut of the log.
 fn events(log: &Log, cut: usize) -> u64 {
     log.marks(cut).max().unwrap_or(0)
 }

@@ -30,7 +30,7 @@ pub(crate) enum Kind {
 pub(crate) struct Run<'v> {
     volume: &'v Volume,
     pub(crate) kind: Kind,
-    /// The function that is called at each event.
+    /// The function that is called at each event (the begin or the return of an operation) with the number of the event.
     mark: &'v dyn Fn(u64),
     pub(crate) rng: Rng,
     pub(crate) queue: Queue,
@@ -61,13 +61,14 @@ pub(crate) struct Flight {
 /// The result of a workload.
 pub(crate) struct Outcome {
     pub(crate) history: History,
-    /// The number of the first event to which the rules apply.
+    /// The number of the first event (begin or return of an operation) to which the rules apply.
     pub(crate) since: u64,
     /// The result of the last operation. All earlier operations have succeeded.
     pub(crate) result: Result<()>,
 }
 
-/// Runs `count` operations from a seed, or fewer if one fails. Calls `mark` at each event.
+/// Runs `count` operations that a seed determines. If an operation fails, runs no further operation. Calls `mark` at each event (the begin
+/// or the return of an operation).
 pub(crate) fn run(
     volume: &Volume,
     kind: Kind,

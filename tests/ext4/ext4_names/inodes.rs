@@ -22,8 +22,8 @@ fn number(image: &Image, path: &str) -> InodeNo {
     image.ext4().resolve(path.as_bytes(), Follow::All).unwrap().number()
 }
 
-/// An inode without links is not found by its number, even if the inode is on the list of orphans and counts as an orphan. A lookup of a
-/// name that refers to an inode without links returns an error of kind `Corrupt`.
+/// An inode with a link count of 0 is not found by its number, even if the inode is on the list of orphans. A lookup of a name that refers
+/// to such an inode returns an error of kind `Corrupt`.
 #[test]
 fn an_inode_without_a_name_is_not_found() {
     let image = image("-t ext4 -b 1024");
@@ -42,7 +42,8 @@ fn an_inode_without_a_name_is_not_found() {
     assert_eq!((error.kind(), error.place().unwrap().field), (ErrorKind::Corrupt, "inode"));
 }
 
-/// The number of an attribute block has an upper half. Volumes with 64bit use this half. On other volumes, ironmap ignores it.
+/// An attribute block has a number of 48 bits. Volumes with the feature 64bit use the upper 16 bits. On other volumes, ironmap ignores
+/// these bits.
 #[test]
 fn the_upper_half_of_an_attribute_block_needs_64bit() {
     for (options, valid) in

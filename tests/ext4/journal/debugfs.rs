@@ -219,15 +219,15 @@ fn flip(image: &Image, index: u64, byte: usize) {
     image.poke_block(block, byte as u64, &[changed]);
 }
 
-/// The expected result for the journal of [`broken`]. Its two transactions are in blocks 1 to 8 of the journal. Each consists of a
-/// descriptor, two copies and a commit.
+/// The expected result for the journal of [`broken`]. The journal contains two transactions, in blocks 1 to 8. Each consists of a
+/// descriptor, two copies of blocks and a commit.
 #[derive(Clone, Copy, Debug, PartialEq)]
 enum Expect {
     /// Both transactions of the journal are replayed.
     Both,
-    /// The log ends before the second transaction.
+    /// The recovery ends before the second transaction, so only the first one is replayed.
     First,
-    /// The log ends before the first transaction.
+    /// The recovery ends before the first transaction, so none is replayed.
     None,
     Corrupt(&'static str),
 }

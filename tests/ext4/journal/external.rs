@@ -84,7 +84,8 @@ impl Pair {
         let with = format!(",journal_path={}", device.node());
         let mut expected = recovered(&copy.volume, &with, Replay::Full).unwrap();
         if mount == "data=journal" {
-            // If the newest copy of a block is in the journal, ironmap's map refers to the journal. So maps are not compared.
+            // If the newest copy of a block is in the journal, the map that ironmap reports gives the position in the journal. So maps are
+            // not compared.
             expected.values_mut().for_each(|record| record.map = None);
         }
         assert!(expected.len() > 40, "the workload left {} files", expected.len());

@@ -99,7 +99,8 @@ impl Scenario {
         let replay = if recovery.fast_commits > 0 { Replay::Fast } else { Replay::Full };
         let mut expected = recovered_by_kernel(&dirty, replay)?;
         if self.mount == "data=journal" {
-            // If the newest copy of a block is in the journal, ironmap's map refers to the journal. So maps are not compared.
+            // If the newest copy of a block is in the journal, the map that ironmap reports gives the position in the journal. So maps are
+            // not compared.
             expected.values_mut().for_each(|record| record.map = None);
         }
         assert!(expected.len() > 40, "{what}: the workload left {} files", expected.len());
@@ -126,12 +127,13 @@ fn wraps(image: &Image) -> bool {
     blocks.windows(2).any(|pair| pair[1] < pair[0])
 }
 
-/// The kind of the kernel's recovery. The kernel can change inodes in ways that the journal does not record.
+/// The commits that the kernel replays in its recovery: only full commits, or also fast commits. In a replay of fast commits, the kernel
+/// can change inodes in ways that the journal does not record.
 #[derive(Clone, Copy, PartialEq)]
 pub(crate) enum Replay {
     Full,
-    /// A replay of fast commits. When Linux adds names to a directory, it sets the directory's times to the time of the replay. A new file
-    /// can have blocks past its end. The previous file with the same inode number had allocated these blocks.
+    /// A replay that includes fast commits. When Linux adds names to a directory, it sets the directory's times to the time of the replay.
+    /// A new file can also have blocks past its end, which the previous file with the same inode number had allocated.
     Fast,
 }
 
@@ -193,7 +195,8 @@ fn ordered_data() {
         ("-b 1024 -O ^64bit,^metadata_csum", JournalFeatures::empty()),
         ("-b 2048 -O 64bit,^metadata_csum", JournalFeatures::SIXTY_FOUR_BIT),
     ] {
-        // If the kernel's writeback has already written the block in place, the kernel revokes nothing. The test then tries another seed.
+        // If the kernel's writeback has already written a block in place, no revocation of this block is necessary, and the journal
+        // contains none. The test then tries another seed.
         let revoked = (2..6).any(|seed| {
             let recovery = Scenario { mke2fs, features, ..ORDERED }.run(seed).unwrap();
             assert!(recovery.transactions > 0 && recovery.blocks > 0, "{mke2fs}: {recovery:?}");

@@ -99,7 +99,7 @@ impl Workload {
             }
             11 => symlink("a".repeat(1 + self.below(100)), self.fresh()).unwrap(),
             12 => {
-                // Renames the file over another file.
+                // Renames this file over another file, which is replaced.
                 let other = self.below(self.files.len());
                 if other != at {
                     let to = self.files[other].clone();

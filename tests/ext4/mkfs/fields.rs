@@ -58,7 +58,7 @@ fn by_mke2fs(size: u64, text: &str, made: &MkfsOptions) -> Image {
 }
 
 /// Makes a volume with ironmap and checks it. Makes another volume with mke2fs. Compares all fields that dumpe2fs prints for the two
-/// volumes. The fields in `ours` are omitted, because ironmap intentionally chooses other values for them.
+/// volumes, except the fields in `ours`, for which ironmap intentionally chooses other values.
 fn compare(size: u64, text: &str, ours: &[&str]) {
     let options = options(text);
     let image = make(size, &options).unwrap_or_else(|error| panic!("{size} {text}: {error}"));
@@ -92,7 +92,7 @@ fn sizes() {
     }
 }
 
-/// If the last group is too small for its metadata, it is omitted. If it is just large enough, it is kept.
+/// If the last group is too small for its metadata, the volume ends before this group. If the group is just large enough, it is kept.
 #[test]
 fn tails() {
     // With blocks of 1 KiB, a group has 8 MiB. The number of reserved blocks is a share of all blocks. ironmap and mke2fs may count the
@@ -171,7 +171,8 @@ fn features() {
     compare(64 * MIB, "-O inline_data", &["Free blocks"]);
 }
 
-/// The bitmaps of a flex group are contiguous, so that they use fewer clusters.
+/// In a volume of ironmap, the bitmaps of a flex group are contiguous, so that they use fewer clusters. So some fields differ from a volume
+/// of mke2fs.
 #[test]
 fn clusters() {
     let ours = ["Overhead clusters", "Free blocks"];

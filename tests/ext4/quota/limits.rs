@@ -27,7 +27,8 @@ fn word(entry: &[u8], at: usize) -> u64 {
     u64::from_le_bytes(entry[at..at + 8].try_into().expect("eight bytes"))
 }
 
-/// The positions of an id's entry in the image. One position is in the quota file, and the others are copies in the journal.
+/// The positions in the image at which the quota entry of an id is stored: one position in the quota file, and the positions of the copies
+/// in the journal.
 fn entries(image: &[u8], id: u32, said: &Said) -> Vec<usize> {
     let is_entry = |at: &usize| {
         let entry = &image[*at..*at + ENTRY];

@@ -2,7 +2,7 @@
 
 use Difference::{Check, Reading, Writing};
 
-/// The kind of result that differs.
+/// The result in which ironmap differs from the running kernel or from e2fsck.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Difference {
     Reading,

@@ -33,7 +33,7 @@ const FIELDS: &[(&str, usize, usize)] = &[
 const LEFT_OUT: &[&str] =
     &["s_magic", "s_uuid", "s_volume_name", "s_last_mounted", "s_mount_opts", "s_hash_seed"];
 
-/// Fields that probably no mount and no check reads.
+/// Fields that are probably not read by any mount or check.
 const QUIET: &[&str] = &[
     "s_mtime",
     "s_wtime",

@@ -1,5 +1,6 @@
-//! Stores hostile values in each field of the file system's internal inodes, and changes the maps of these inodes. The results are compared
-//! as in the test of the superblock fields. `IRONMAP_FIELDS` has the same meaning as in that test.
+//! Stores extreme and invalid values in each field of the file system's internal inodes, and changes the maps of these inodes. The results
+//! of ironmap, the kernel and e2fsck are compared as in the test of the superblock fields. `IRONMAP_FIELDS` has the same meaning as in that
+//! test.
 
 use super::exceptions::Side;
 use super::programs::{Bench, write_changes};
@@ -15,7 +16,7 @@ const VOLUMES: [&str; 2] = [
     "-t ext4 -b 1024 -g 2048 -N 256 -O ^has_journal,^resize_inode,^orphan_file -I 256",
 ];
 /// Inodes 1 to 13: bad blocks, the root, user quota, group quota, the boot loader, undelete, the resize inode, the journal, exclude,
-/// replica, the first free inode, the orphan file.
+/// replica, `lost+found`, the orphan file, and an inode that is not in use.
 const INODES: std::ops::RangeInclusive<u32> = 1..=13;
 const FIELDS: &[(&str, &[&str])] = &[
     ("mode", &["0", "0100600", "040755", "0120777", "010644", "0170000"]),
@@ -68,7 +69,7 @@ const MAPS: &[&str] = &[
     "punch <12> 31 31",
 ];
 
-/// The volume, the change, the only program that refuses the changed volume, and the reason.
+/// An intended difference: the volume, the change, the only program that refuses the changed volume, and the reason.
 type Exception = (&'static str, &'static str, Side, &'static str);
 
 const EXCEPTIONS: &[Exception] = &[

@@ -1,5 +1,6 @@
-//! Stores hostile values in each field of the superblock. ironmap must open the same volumes for reading as the kernel, and the same
-//! volumes for writing. If `e2fsck -fn` finds a fault, ironmap's check must find one too. [`exceptions`] names the intended differences.
+//! Stores extreme and invalid values in each field of the superblock. ironmap must open the same volumes for reading as the kernel, and the
+//! same volumes for writing. If `e2fsck -fn` finds a fault, ironmap's check must find one too. [`exceptions`] names the intended
+//! differences.
 //!
 //! Fields that probably no program checks are changed together. If all programs accept the changed volume, each of the values counts as
 //! accepted. If a program refuses the volume, the fields are divided into halves repeatedly, down to a single field. By default, the test
@@ -48,7 +49,7 @@ fn drawn<T>(mut values: Vec<T>, rng: &mut Rng) -> Vec<T> {
     values
 }
 
-/// A field and the value that is stored in it.
+/// A test case: a field, and the value that is stored in it.
 type Case = (Field, u64);
 
 /// A volume, and the programs that check it.
@@ -72,7 +73,7 @@ impl Sweep {
         Self { number, bytes, written: !theirs.writing, bench, asked: Cell::new(0) }
     }
 
-    /// Applies a batch of cases together. Returns the unintended differences.
+    /// Applies several test cases (fields with new values) to one volume. Returns the unintended differences between the programs.
     fn differences(&self, cases: &[Case]) -> Vec<String> {
         let Some(((field, value), others)) = cases.split_first() else { return Vec::new() };
         let mut bytes = self.bytes.clone();
@@ -109,8 +110,8 @@ impl Sweep {
         wrong.map(told).inspect(|wrong| println!("{wrong}")).collect()
     }
 
-    /// The batches of cases. The cases of a batch are applied together. If a program checks a field, each case of this field is a separate
-    /// batch. The other fields share batches, with one value of each field per batch.
+    /// The batches of test cases. The cases of a batch are applied together to one volume. If a program checks a field, each case of this
+    /// field is a separate batch. The other fields share batches, with one value of each field per batch.
     fn batches(&self) -> Vec<Vec<Case>> {
         let mut rng = Rng::new(SEED + self.number as u64);
         let mut values = |field: Field| {
@@ -152,7 +153,8 @@ const NAMED: [(&str, &[u64]); 9] = [
     ("s_def_hash_version", &[7]),
 ];
 
-/// Tries the values on a volume. Returns the differences, and how many values were tried.
+/// Stores values in the fields of a volume, and compares the verdicts of the programs. Returns the differences, and how many values were
+/// tried.
 fn sweep(number: usize) -> (Vec<String>, usize) {
     let sweep = Sweep::new(number);
     let batches = sweep.batches();

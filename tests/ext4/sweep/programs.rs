@@ -46,7 +46,7 @@ pub(super) struct Bench {
 }
 
 impl Bench {
-    /// A bench for volumes of at most `len` bytes.
+    /// Memory for two copies of a volume of at most `len` bytes.
     pub(super) fn new(len: usize) -> Self {
         let image = || Image::within(scratch_in("/dev/shm".as_ref()));
         let (kernels, programs) = (image(), image());
@@ -79,8 +79,8 @@ impl Bench {
         Verdict { reading: false, writing, check: !said.status.success(), text }
     }
 
-    /// Whether the kernel refuses to mount the volume with these flags. If a mount for writing becomes a read-only mount, this counts as a
-    /// refusal.
+    /// Whether the kernel refuses to mount the volume with these flags. If the flags request a mount for writing and the kernel mounts the
+    /// volume read-only, this counts as a refusal.
     fn refuses(&self, flags: MountFlags) -> bool {
         if mount(self.device.node(), &self.dir, "ext4", flags, None).is_err() {
             return true;

@@ -9,7 +9,8 @@ use proc_macro2::TokenStream;
 
 use super::tokens::{Token, starts_with, without_tests};
 
-/// A row contains a layer and the layers that it may name. Braces after a layer contain the only items that may be named.
+/// Each row of this table contains a layer (module) and the layers that it may name in its code. If braces follow a layer, only the items
+/// in the braces may be named.
 const LAYERS: &str = "
 units:
 error: units
@@ -65,11 +66,11 @@ fn layers() -> Vec<Layer> {
     rows.collect()
 }
 
-/// Modules that may name all layers. They connect the layers or show them to the user.
+/// Modules that may name all layers. These modules connect the layers, or make them public.
 const JOINERS: [&str; 7] = ["cursor", "files", "volume", "tools", "mounted", "prelude", "lib"];
 
-/// The position of a file's layer in the table. Row 0 is the lowest layer. Modules that may name all layers are above all rows. `None`
-/// means that the file belongs to no layer.
+/// The row of the table that belongs to the layer of a file. Row 0 is the lowest layer. Modules that may name all layers are above all
+/// rows. `None` means that the file belongs to no layer.
 pub(super) fn height(path: &Path) -> Option<usize> {
     let name = module_path(path.strip_prefix("src").ok()?).into_iter().next()?;
     if JOINERS.contains(&name.as_str()) {

@@ -24,7 +24,7 @@ use proc_macro2::TokenStream;
 const ROOTS: [&str; 9] =
     ["benches", "crates", "examples", "fuzz", "integrations", "lab", "src", "tests", "xtask"];
 
-/// The page with the walks through the layers.
+/// The page that describes the path of some requests through the layers of the library.
 const PAGE: &str = "docs/ARCHITECTURE.md";
 
 fn main() -> io::Result<ExitCode> {
@@ -40,8 +40,8 @@ fn main() -> io::Result<ExitCode> {
     Ok(if count == 0 { ExitCode::SUCCESS } else { ExitCode::FAILURE })
 }
 
-/// Checks every Rust source of the workspace, the pages, the walks, the packages and the table of the interfaces. Prints each violation with
-/// its position. Returns the number of violations.
+/// Checks every Rust source of the workspace, the pages, the described paths of requests, the packages, and the table of the interfaces.
+/// Prints each violation with its position. Returns the number of violations.
 fn check_all() -> io::Result<usize> {
     std::env::set_current_dir(concat!(env!("CARGO_MANIFEST_DIR"), "/../.."))?;
     let files = files("rs");

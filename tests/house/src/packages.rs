@@ -4,8 +4,8 @@ use std::path::Path;
 use std::process::Command;
 use std::{fs, io};
 
-/// A crate with a package. The lists name the files that its package must contain, and the files and folders that it may contain. The fio
-/// engine has no package, because it is under the GPL.
+/// A crate that is published as a package. The lists name the files that the package must contain, and the files and folders that it may
+/// contain. The fio engine has no package, because it is under the GPL.
 struct Package {
     name: &'static str,
     folder: &'static str,
@@ -64,7 +64,7 @@ pub(super) fn target(page: &str, link: &str) -> String {
 /// The files that Cargo adds to each package.
 const OF_CARGO: [&str; 4] = ["Cargo.toml", "Cargo.toml.orig", "Cargo.lock", ".cargo_vcs_info.json"];
 
-/// The violations in the packages. Each is reported for the manifest that lists the files of the package.
+/// The violations of the rules for packages. Each is reported at the manifest that lists the files of the package.
 pub(super) fn check() -> io::Result<Vec<(String, String)>> {
     let mut found = Vec::new();
     let metadata = cargo(&["metadata", "--no-deps", "--format-version", "1"])?;

@@ -1,4 +1,4 @@
-//! Checks the walks in docs/ARCHITECTURE.md. Each walk follows a request down the layers and back up. It names a few files, which must
+//! Checks the walks in docs/ARCHITECTURE.md. A walk is a list of files that follows a request down the layers and back up. The files must
 //! exist.
 
 use std::collections::BTreeSet;
@@ -8,7 +8,7 @@ use super::imports::height;
 
 /// The heading above the walks. Each walk has a subheading, and each item of its list begins with a file in backquotes.
 const HEADING: &str = "## Three walks";
-/// The line in a walk that marks the turn. After it, the request returns up through the layers.
+/// The line between the two halves of a walk. Before this line, the request goes down through the layers; after it, the request returns up.
 const BACK: &str = "and back:";
 /// The number of walks.
 const WALKS: usize = 3;
@@ -19,7 +19,7 @@ const MAX_FILES: usize = 10;
 struct Walk<'a> {
     line: usize,
     files: BTreeSet<&'a str>,
-    /// The file of the previous step.
+    /// The file that the previous item of the list names.
     last: Option<&'a str>,
     back: bool,
 }
@@ -100,7 +100,7 @@ and back:
         check(&page, |file| !file.contains("none"))
     }
 
-    /// The findings in a third walk after two valid walks.
+    /// The violations that the check finds in a third walk after two valid walks.
     fn third(walk: &str) -> Vec<String> {
         findings(&[GOOD, GOOD, walk]).into_iter().map(|(_, what)| what).collect()
     }

@@ -30,7 +30,7 @@ struct Block {
     written: bool,
     /// Whether another file shares the block. A shared block is never written again and never freed.
     shared: bool,
-    /// A write to shared data goes to this new block.
+    /// The new block for a write to shared data (copy-on-write), if such a write has allocated one.
     copy: Option<u64>,
 }
 
@@ -135,8 +135,8 @@ impl OpenFile<'_> {
         Ok(())
     }
 
-    /// Updates the metadata after data were written. If a write covered only a part of a block, the rest is zeroed before the block counts
-    /// as written.
+    /// Updates the metadata after data were written: the file size, and the marks of blocks as written. If a write covered only a part of a
+    /// block, the rest is zeroed before the block is marked as written.
     pub(super) fn convert(&mut self) -> Result<()> {
         let what = self.open.unconverted();
         if what == Unconverted::default() {

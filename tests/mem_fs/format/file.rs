@@ -33,7 +33,7 @@ impl Drop for Open {
     fn drop(&mut self) {
         let last = self.fs.tree().node(self.number).is_ok_and(|node| node.holders == 1);
         if last && self.fs.kind.writes {
-            // If the conversion fails, the next sync tries it again.
+            // If the metadata of written data cannot be updated here, the next sync tries it again.
             let _ = self.fs.convert(self.number);
         }
         let mut tree = self.fs.tree();

@@ -1,4 +1,4 @@
-//! An inode in its state at the time of the read.
+//! An inode, with the content that it had when it was read.
 
 use std::sync::{Arc, OnceLock};
 

@@ -57,7 +57,8 @@ pub(crate) struct Kind {
     pub(crate) writes: bool,
     /// Whether the complete map is in memory when the first request arrives.
     pub(crate) resident: bool,
-    /// Whether new blocks are allocated as unwritten blocks. If `false`, the file system code itself writes the data of new blocks.
+    /// Whether new blocks are allocated as unwritten blocks. If `false`, the code of this file system writes the data of new blocks itself,
+    /// without the direct-I/O core of the library.
     pub(crate) unwritten: bool,
 }
 
@@ -98,7 +99,7 @@ impl MemFs {
         refused.map_or(Ok(tree), |why| Err(Error::new(ErrorKind::ReadOnly, why)))
     }
 
-    /// Changes the content of a file with exclusive access. First updates the metadata for all earlier writes.
+    /// Changes the content of a file with exclusive access. Before the change, updates the metadata for all earlier writes to the file.
     fn change_content<T>(
         &self,
         number: InodeNo,
@@ -115,7 +116,7 @@ impl MemFs {
         done
     }
 
-    /// If data of a file were written since the last update, updates the metadata of the file.
+    /// If data of a file were written since the last update of the file's metadata, updates these metadata.
     fn convert(&self, number: InodeNo) -> Result<()> {
         let waits = self.change()?.open(number)?.unconverted() != Unconverted::default();
         if waits { self.change_content(number, |_| Ok(())) } else { Ok(()) }

@@ -77,7 +77,8 @@ impl Tree {
         }
     }
 
-    /// Gives a name to an inode. If the inode is a directory, its entry `..` adds a link to the parent.
+    /// Adds a directory entry that refers to an inode. If the inode is a directory, its entry `..` is a further link to the parent
+    /// directory.
     fn attach(&mut self, dir: InodeNo, name: &[u8], number: InodeNo) -> Result<()> {
         if let Ok(below) = self.names_mut(number) {
             below.parent = dir;

@@ -27,7 +27,7 @@ pub(super) struct Node {
     pub(super) content: Content,
     pub(super) xattrs: BTreeMap<Vec<u8>, Vec<u8>>,
     pub(super) open: Arc<OpenInode>,
-    /// How many users have the inode open.
+    /// How many handles and other values keep the inode in use.
     pub(super) holders: u32,
 }
 

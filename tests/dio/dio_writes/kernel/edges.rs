@@ -57,8 +57,8 @@ fn requests_that_the_kernel_refuses_get_its_errno() {
         }
     }
     assert!(differ.is_empty(), "{}", differ.join("\n"));
-    // A position above the maximum of `off_t` gives EINVAL from the system call, and EFBIG from ironmap. ironmap returns EFBIG for every
-    // position past the limit of the format.
+    // A position above the maximum of `off_t` gives EINVAL from the system call, and EFBIG from ironmap. The reason is that ironmap returns
+    // EFBIG for every position past the limit of the on-disk format.
     for (pos, len) in [((1 << 63) - 4096, 4096), (1 << 63, 512), (u64::MAX - 511, 512)] {
         let (write, bytes) = (Write::plain(pos, len), vec![0x77; len as usize]);
         assert_eq!((kernel.write(&write, &bytes), ours.write(&write, &bytes)), (Err(22), Err(27)));

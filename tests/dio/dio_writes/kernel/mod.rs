@@ -1,6 +1,6 @@
 //! Sends the same requests to two sides. One side is the kernel's O_DIRECT on a mounted volume with sectors of 512 bytes. The other side is
-//! a strict handle on an unmounted copy of this volume. The counts and errors of each request must be equal. At the end, the bytes, sizes
-//! and maps must be equal too.
+//! ironmap, on an unmounted copy of this volume, with a handle that accepts only the alignment of O_DIRECT. The counts and errors of each
+//! request must be equal. At the end, the bytes, sizes and maps must be equal too.
 //!
 //! [`Difference`] names the intended differences.
 
@@ -36,14 +36,15 @@ const IN_INODE: usize = 4;
 const EINVAL: Outcome = Err(22);
 const EAGAIN: Outcome = Err(11);
 
-/// A difference between the two results that is not a fault of either side.
+/// A difference between the results of the kernel and of ironmap that is not a fault of either.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 enum Difference {
-    /// Linux checks each part of a request separately, and lets the driver check addresses. So Linux may serve a request that a strict
-    /// handle refuses. Linux may also write a part of a request before it returns the error.
+    /// Linux checks each part of a request separately, and lets the driver check addresses. So Linux may serve a request that ironmap
+    /// refuses with a handle that accepts only the alignment of O_DIRECT. Linux may also write a part of a request before it returns the
+    /// error.
     Misaligned,
-    /// To pad a partially written block, Linux needs exclusive access. So Linux refuses a NOWAIT write of a partial block. ironmap writes
-    /// partial blocks without exclusive access, and accepts the request.
+    /// To fill the rest of a partially written block with zeros, Linux needs exclusive access. So Linux refuses a NOWAIT write of a partial
+    /// block. ironmap writes partial blocks without exclusive access, and accepts the request.
     NowaitPads,
     /// If a map does not fit into the inode, Linux keeps recent changes of the map in memory. ironmap must read the changed map from the
     /// device, so ironmap refuses a NOWAIT request.
@@ -51,7 +52,7 @@ enum Difference {
 }
 
 impl Difference {
-    /// The difference that explains the two results, or `None` if no difference explains them.
+    /// The known difference that explains the result of the kernel and the result of ironmap. `None` if no known difference explains them.
     fn between(write: &Write, kernel: Outcome, ours: Outcome, indexed: bool) -> Option<Self> {
         let len = write.len();
         match (kernel, ours) {
@@ -164,7 +165,8 @@ impl Lockstep<'_> {
             };
             *self.differences.entry(difference).or_default() += 1;
         }
-        // If only one side has written the range, the test overwrites the range on both sides.
+        // The kernel or ironmap may have written the range while the other refused the request. So the test overwrites the range on both
+        // volumes, to make them equal again.
         let pos = write.pos / 4096 * 4096;
         let end = (write.pos + write.len() as u64).next_multiple_of(4096);
         let healing = Write::plain(pos, end - pos);

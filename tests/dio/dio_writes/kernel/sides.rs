@@ -1,5 +1,5 @@
-//! The two sides of the comparison. The kernel writes a mounted volume with O_DIRECT. A strict handle of ironmap writes an unmounted copy
-//! of the volume.
+//! The two sides of the comparison. The kernel writes a mounted volume with O_DIRECT. ironmap writes an unmounted copy of the volume, with
+//! a handle that accepts only the alignment of O_DIRECT.
 
 use std::fs::{File as KernelFile, OpenOptions};
 use std::io::IoSlice;
@@ -39,7 +39,7 @@ pub(super) struct Ours<'a> {
     volume: &'a Volume,
     number: InodeNo,
     strict: File,
-    /// A handle that accepts any position. The test uses it to make both sides equal again after a difference.
+    /// A handle that accepts any position. After a permitted difference, the test uses it to make the content of both volumes equal again.
     file: File,
     queue: Queue,
 }

@@ -1,4 +1,4 @@
-//! The requests that are sent to both sides.
+//! The requests that the tests send both to the kernel and to ironmap.
 
 use crate::common::ranges::pieces;
 use crate::common::rng::Rng;
@@ -8,7 +8,7 @@ use ironmap::dio::DioFlags;
 pub(super) const LARGEST: u64 = 1 << 20;
 pub(super) const SECTOR: u64 = 512;
 
-/// A write that is sent to both sides.
+/// A write that is sent both to the kernel and to ironmap.
 #[derive(Clone, Debug)]
 pub(super) struct Write {
     pub(super) pos: u64,
@@ -32,7 +32,7 @@ pub(super) enum Step {
 }
 
 impl Write {
-    /// A write that both sides must accept, whatever the file contains.
+    /// A write that both the kernel and ironmap must accept, whatever the file contains.
     pub(super) fn plain(pos: u64, len: u64) -> Self {
         let flags = DioFlags::empty();
         Self { pos, offset: 0, pieces: vec![len as usize], flags, append: false, owned: false }

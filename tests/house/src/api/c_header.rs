@@ -154,7 +154,7 @@ fn errnos(text: &str) -> impl Iterator<Item = &str> {
     found.filter(|name| name.starts_with('E') && *name == name.to_uppercase())
 }
 
-/// The functions in "as `a` and `b`", "as `a`, `b`" and "errors of `a`".
+/// The functions that a comment names in "as `a` and `b`", "as `a`, `b`" and "errors of `a`".
 fn references(text: &str) -> Vec<&str> {
     let mut found = Vec::new();
     for opening in [" as `", "errors of `"] {

@@ -1,4 +1,4 @@
-//! The functions of each door. A door is a way to use the library: the Rust, C or Python interface.
+//! The functions of each interface (door) to the library: Rust, C and Python.
 
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
@@ -8,7 +8,7 @@ use proc_macro2::{Delimiter, Ident, TokenStream, TokenTree};
 
 use super::c_header::Header;
 
-/// The source of `ErrorKind::errno`.
+/// The path of the source file that defines `ErrorKind::errno`.
 pub(super) const ERROR: &str = "src/error.rs";
 const PUBLIC_API: &str = "docs/public-api.txt";
 const HEADER: &str = "crates/ironmap-capi/include/ironmap.h";
@@ -17,7 +17,7 @@ const STUBS: &str = "crates/ironmap-python/python/ironmap/__init__.pyi";
 /// Types of the library. The table of operations must list all their methods.
 const TYPES: [&str; 7] = ["Buffer", "Cursor", "File", "Files", "Host", "Queue", "Volume"];
 
-/// The sources of the other crates, each with types. The table of operations must list all methods of these types.
+/// Sources of other crates, each with some of its types. The table of operations must list all methods of these types.
 const OTHER_CRATES: [(&str, &[&str]); 4] = [
     ("crates/ironmap-async/src", &["AsyncFile", "Pool", "Stream"]),
     ("crates/ironmap-image/src/content.rs", &["Content"]),
@@ -35,7 +35,7 @@ pub(super) struct Place {
     pub(super) parameters: Vec<String>,
 }
 
-/// The functions of one interface (a door), by their names.
+/// The functions of one interface (Rust, C or Python), by their names.
 pub(super) type Functions = BTreeMap<String, Place>;
 
 pub(super) fn header() -> io::Result<(Header, &'static str)> {
@@ -154,7 +154,7 @@ pub(super) fn of_python() -> io::Result<Functions> {
     Ok(stubs(&fs::read_to_string(STUBS)?))
 }
 
-/// The public classes, methods and functions of stubs. A class in the table stands for its constructor.
+/// The public classes, methods and functions in Python type stubs. A class in the table stands for its constructor.
 pub(super) fn stubs(text: &str) -> Functions {
     let mut found = Functions::new();
     let mut class = String::new();

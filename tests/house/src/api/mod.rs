@@ -100,8 +100,8 @@ fn check_kinds(source: &Source, kinds: &[(String, String, usize)]) -> Vec<Findin
     missing.chain(unknown).collect()
 }
 
-/// Compares the names that the table lists for an interface with the functions of this interface. `name(argument)` lists one argument of a
-/// function. Another entry may list the same function.
+/// Compares the names that the table of operations lists for an interface with the functions of this interface. In the table,
+/// `name(argument)` lists one argument of a function. Another entry may list the same function.
 fn check_names(source: &Source, door: Door, functions: &Functions) -> Vec<Finding> {
     let mut found = Vec::new();
     let mut listed = BTreeMap::new();
@@ -285,7 +285,7 @@ python = ["A.g"]
         assert_eq!(findings("", ""), [""; 0]);
     }
 
-    /// The table lists a function exactly once, and the function exists.
+    /// The table lists each function exactly once, and each listed function exists.
     #[test]
     fn names_are_compared_in_both_directions() {
         let lost = findings("c = [\"ironmap_g\"]", "no_c = \"a reason\"");
@@ -306,7 +306,8 @@ python = ["A.g"]
         );
     }
 
-    /// The errors of the table and of the comment are the same. Errors of other functions to which the comment refers are included.
+    /// The table and the comment of the C function list the same errors. Errors of other functions to which the comment refers are
+    /// included.
     #[test]
     fn errors_are_compared_in_both_directions() {
         let less = findings("[\"EIO\", \"EROFS\"]", "[\"EROFS\"]");

@@ -21,7 +21,7 @@ pub(super) struct Table {
     pub(super) exceptions: Vec<Exception>,
 }
 
-/// Something that users can do. For each interface (Rust, C, Python), the entry has either names of functions, or the reason why the
+/// An operation that users can run. For each interface (Rust, C, Python), the entry has either names of functions, or the reason why the
 /// interface lacks a function.
 #[derive(Deserialize)]
 #[serde(deny_unknown_fields)]
