@@ -207,7 +207,7 @@ impl Superblock {
             let place = Place::new(STRUCTURE).block(FsBlock(at / BLOCK_LEN));
             if start + len > device.size() || (start > 0) != tail {
                 return Err(place.field("area_start").corrupt(format!(
-                    "the area of {len} bytes at {start} is not within this device of {} bytes",
+                    "the tag area of {len} bytes at {start} is not within this device of {} bytes",
                     device.size()
                 )));
             }

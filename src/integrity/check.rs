@@ -66,7 +66,7 @@ impl fmt::Display for Problem {
         match self {
             Self::Superblock { copy, why } => write!(f, "{copy} superblock: {why}"),
             Self::ShortData { size, needed } => {
-                write!(f, "data device: {size} bytes, but the tags cover {needed}")
+                write!(f, "the data device has {size} bytes, but the tags cover {needed}")
             }
             Self::Map { blocks } => {
                 write!(f, "dirty map: the checksums of {blocks} blocks are wrong")

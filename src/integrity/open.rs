@@ -199,7 +199,7 @@ fn adopt(info: &mut Info, options: &IntegrityOptions) -> Result<bool> {
         return Ok(false);
     }
     Err(Error::invalid(
-        "the tags were made for another data device: if this device is a copy of that one, use ironmap integrity open --force",
+        "the tags were made for another data device: if the present data device is a copy of that device, use ironmap integrity open --force",
     ))
 }
 

@@ -17,7 +17,7 @@ use crate::units::DevOffset;
 
 /// A text that is added to an error if `--force` lets the recovery continue in spite of the error.
 pub(super) const GIVE_UP: &str =
-    "the device is not opened (integrity open --force opens it without this structure)";
+    "the device is not opened (integrity open --force opens the device without this structure)";
 
 /// The result of the recovery at the open of a device.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]

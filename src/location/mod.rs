@@ -527,7 +527,10 @@ mod tests {
             assert_eq!((site.medium.to_string().as_str(), site.part.clone()), (address, part));
             assert_eq!(site.path(), None);
         }
-        assert!(site("nbd+vsock://2/e").is_err(), "a file with such a name is unlikely");
+        assert!(
+            site("nbd+vsock://2/e").is_err(),
+            "a location with an unknown NBD scheme must not be taken as the name of a file"
+        );
         assert_eq!(site("./nbd://host").unwrap().path(), Some(Path::new("./nbd://host")));
     }
 

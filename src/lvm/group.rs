@@ -171,23 +171,23 @@ fn has_other_status(section: &Section) -> bool {
 /// The reason why no logical volume of a group can be written.
 fn only_read(group: &Section) -> Option<&'static str> {
     match () {
-        () if group.lists("status", "WRITE_LOCKED") => {
-            Some("its volume group has a system ID, so only the system with this ID may write it")
-        }
-        () if !group.lists("status", "WRITE") => Some("its volume group is read-only"),
+        () if group.lists("status", "WRITE_LOCKED") => Some(
+            "the volume group has a system ID, so only the system with this ID may write the group",
+        ),
+        () if !group.lists("status", "WRITE") => Some("the volume group is read-only"),
         () if group.lists("status", "EXPORTED") => {
-            Some("its volume group is exported: run vgimport first")
+            Some("the volume group is exported: run vgimport first")
         }
         () if group.lists("status", "SHARED")
             || group.lists("flags", "SHARED")
             || group.lists("status", "CLUSTERED") =>
         {
-            Some("other nodes may use its volume group, which is shared")
+            Some("the volume group is shared, so other nodes may use the group")
         }
         () if group.find_text("lock_type").is_some_and(|kind| kind != "none") => {
-            Some("other nodes may use its volume group, which is shared")
+            Some("the volume group is shared, so other nodes may use the group")
         }
-        () if has_other_status(group) => Some("the status of its volume group is not known"),
+        () if has_other_status(group) => Some("the status of the volume group is not known"),
         () => None,
     }
 }

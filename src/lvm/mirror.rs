@@ -49,7 +49,7 @@ pub(super) fn check(log: &dyn Device, len: u64, region: u64) -> Result<()> {
         }
         if part.iter().any(|byte| *byte != 0xFF) {
             return Err(Error::unsupported(
-                "the first leg of the mirror is missing, and the log says that the others differ from it",
+                "the first leg of the mirror is missing, and the log says that the other legs differ from the first leg",
             ));
         }
     }

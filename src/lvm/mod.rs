@@ -297,7 +297,9 @@ impl Groups {
         if on_disk.group.as_ref().is_some_and(|own| *own != group.id) {
             return Err(Error::new(
                 ErrorKind::Corrupt,
-                format!("the metadata on {what} say that it belongs to another volume group"),
+                format!(
+                    "the metadata on {what} say that this physical volume belongs to another volume group"
+                ),
             ));
         }
         let overlaps = |(start, len): &(u64, u64)| {

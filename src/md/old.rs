@@ -47,7 +47,7 @@ fn parse_checked(word: &dyn Fn(usize) -> u32, at: u64) -> Result<Superblock> {
     let sum = folded(sum - u64::from(word(word::CHECKSUM)));
     // Old kernels stored another checksum. The two checksums are equal modulo 65535.
     if sum % 0xFFFF != word(word::CHECKSUM) % 0xFFFF {
-        return Err(corrupt("the checksum of version 0.90 is wrong"));
+        return Err(corrupt("the checksum of the superblock (version 0.90) is wrong"));
     }
     let minor = word(2);
     let (level, chunk) = (word(7).cast_signed(), u64::from(word(65)));

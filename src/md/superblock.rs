@@ -177,7 +177,9 @@ impl Superblock {
         }
         let end = FIXED + 2 * count;
         if checksum(&block[..end]) != u32_at(block, 216) {
-            return Err(corrupt(format_args!("the checksum of version {version} is wrong")));
+            return Err(corrupt(format_args!(
+                "the checksum of the superblock (version {version}) is wrong"
+            )));
         }
         let features = u32_at(block, 8);
         let has = |bits| features & bits != 0;

@@ -45,14 +45,14 @@ const SECOND_KIB: &[At] = &[Start(1024)];
 pub(super) const RAID: &str =
     "a member of a Linux RAID array: name all members, as in md:DISK,DISK";
 #[cfg(not(feature = "md"))]
-pub(super) const RAID: &str = "a member of a Linux RAID array: name the array's device (of an image: losetup -Pf first, then mdadm --assemble --scan)";
+pub(super) const RAID: &str = "a member of a Linux RAID array: name the array's device (for an image, run losetup -Pf, then mdadm --assemble --scan)";
 const BIOS_RAID: &str =
     "a member of a RAID array of the machine's firmware: name the array's device";
 #[cfg(feature = "lvm")]
 pub(super) const LVM: &str =
     "an LVM physical volume: name a logical volume of the disk, as in @VG/LV";
 #[cfg(not(feature = "lvm"))]
-pub(super) const LVM: &str = "an LVM physical volume: name a logical volume below /dev/mapper (of an image: losetup -Pf first, then vgchange -ay)";
+pub(super) const LVM: &str = "an LVM physical volume: name a logical volume below /dev/mapper (for an image, run losetup -Pf, then vgchange -ay)";
 const LVM1: &str = "a physical volume of LVM 1: not supported";
 const LUKS: &str = "a LUKS container: unlock it first, and name the device below /dev/mapper";
 const SWAP: &str = "a Linux swap area, not a file system";

@@ -577,7 +577,9 @@ mod tests {
         ring.drain();
         assert_eq!(ring.attached().collect::<Vec<_>>(), [&1]);
         let Err(Errno::EOPNOTSUPP) = ring.wait(1) else {
-            panic!("the kernel accepts a regular file as a ring")
+            panic!(
+                "the kernel has accepted a regular file as a ring, but should refuse it with EOPNOTSUPP"
+            )
         };
         assert!(ring.pop().is_none());
     }

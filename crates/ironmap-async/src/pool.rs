@@ -116,11 +116,15 @@ pub struct PoolReport {
 impl fmt::Display for PoolReport {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let Self { engine, no_io_uring, threads, depth, reason, abandoned } = self;
-        write!(f, "engine {engine}, ")?;
+        write!(f, "the engine is {engine}")?;
         if let Some(reason) = no_io_uring {
-            write!(f, "because {reason}, ")?;
+            write!(f, ", because {reason}")?;
         }
-        write!(f, "{threads} threads, each with {depth} requests in flight: {reason}")?;
+        f.write_str("; ")?;
+        write!(
+            f,
+            "the pool has {threads} threads, each with up to {depth} requests in flight: {reason}"
+        )?;
         match abandoned {
             0 => Ok(()),
             _ => write!(f, "; {abandoned} requests were in flight when their queues were lost"),

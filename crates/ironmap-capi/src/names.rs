@@ -331,7 +331,7 @@ unsafe fn attribute<'a>(name: *const c_char) -> Result<&'a [u8], Error> {
     // SAFETY: the caller guarantees that `name` is NULL or ends with a zero byte.
     let name = unsafe { text(name, "the name") }?;
     if name.is_empty() || name.len() > 255 {
-        let what = "the name of an attribute has 1 to 255 bytes";
+        let what = "the name of an attribute must have 1 to 255 bytes";
         return Err(Error::io(Errno::ERANGE, what));
     }
     Ok(name)

@@ -48,19 +48,19 @@ const RULES: &[Rule] = &[
     Rule {
         field: "sb_versionnum",
         stored: |raw| raw.sb_versionnum.get().into(),
-        rule: "a required bit of version 5 is missing",
+        rule: "a bit that XFS version 5 requires is missing",
         holds: |raw| !is_v5(raw) || raw.sb_versionnum.get() & REQUIRED == REQUIRED,
     },
     Rule {
         field: "sb_versionnum",
         stored: |raw| raw.sb_versionnum.get().into(),
-        rule: "a volume with directories of version 2 must have unwritten extents",
+        rule: "an XFS volume with directories of version 2 must have the bit of unwritten extents",
         holds: |raw| raw.sb_versionnum.get() & UNWRITTEN != 0,
     },
     Rule {
         field: "sb_features2",
         stored: |raw| raw.sb_features2.get().into(),
-        rule: "a required bit of version 5 is missing, or a bit is unknown",
+        rule: "a bit that XFS version 5 requires is missing, or a bit is unknown",
         holds: |raw| {
             // Some machines store `sb_features2` at the offset of `sb_bad_features2`, so Linux combines the bits of both fields.
             let (bits, other) = (raw.sb_features2.get(), raw.sb_bad_features2.get());
@@ -97,7 +97,7 @@ const RULES: &[Rule] = &[
     Rule {
         field: "sb_qflags",
         stored: |raw| raw.sb_qflags.get().into(),
-        rule: "the flags that group and project quotas share are valid only in version 4",
+        rule: "the flags that group and project quotas share are valid only in XFS version 4",
         holds: |raw| !is_v5(raw) || raw.sb_qflags.get() & SHARED_QUOTA == 0,
     },
     Rule {
@@ -118,7 +118,7 @@ const RULES: &[Rule] = &[
     Rule {
         field: "sb_logblocks",
         stored: |raw| raw.sb_logblocks.get().into(),
-        rule: "a log of version 5 must have 256 blocks or more",
+        rule: "the log of a volume of XFS version 5 must have 256 blocks or more",
         holds: |raw| !is_v5(raw) || raw.sb_logblocks.get() >= LEAST_LOG_BLOCKS,
     },
     Rule {

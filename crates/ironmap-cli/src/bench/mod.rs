@@ -359,7 +359,9 @@ fn permit(args: &BenchArgs) -> std::result::Result<(), &'static str> {
     let keeps = |target: &TargetSpec| matches!(target, TargetSpec::Null { .. });
     let harms = args.writes() || args.content().is_some();
     if harms && !args.destroy && !args.targets.iter().all(keeps) {
-        return Err("this would destroy the content of the targets: confirm it with --destroy");
+        return Err(
+            "the measurement would destroy the content of the targets: confirm this with --destroy",
+        );
     }
     if args.fallocate && args.rw.iter().any(|rw| *rw != Rw::Write) {
         return Err("--fallocate measures the first write of each block: use it with --rw write");

@@ -81,11 +81,12 @@ fn end_of(volume: &Location) -> Option<(&'static str, &'static str)> {
         }
         Part::Offset(_) => Some((
             "the partition or the disk has no more space",
-            "if the disk continues, name a longer range with @OFFSET+LENGTH",
+            "if the disk has space after this range, name a longer range with @OFFSET+LENGTH",
         )),
-        Part::Range { .. } => {
-            Some(("the range has no more space", "if the disk continues, name a larger LENGTH"))
-        }
+        Part::Range { .. } => Some((
+            "the range has no more space",
+            "if the disk has space after this range, name a larger LENGTH",
+        )),
         Part::Logical { .. } => {
             Some(("the logical volume has no more space", "grow the logical volume with lvextend"))
         }

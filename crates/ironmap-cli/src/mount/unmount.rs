@@ -141,7 +141,7 @@ fn not_ours(dir: &Path) -> Failure {
         None => ("nothing is mounted there".to_owned(), "/proc/mounts lists the mounts"),
     };
     Failure::new(format!(
-        "{}: not a volume that ironmap has mounted: {what}: {hint}",
+        "{}: this is not a volume that ironmap has mounted: {what}: {hint}",
         dir.display()
     ))
 }

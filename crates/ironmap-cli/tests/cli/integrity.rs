@@ -340,7 +340,7 @@ fn halves_that_do_not_fit_are_refused() {
     );
     let check = bench.run(["integrity", "check", "image,tags"]);
     assert_eq!(check.status.code(), Some(4));
-    assert!(text(&check.stdout).starts_with("data device: 62914560 bytes"));
+    assert!(text(&check.stdout).starts_with("the data device has 62914560 bytes"));
 }
 
 /// If the data device or the tag device is locked, the integrity device is locked.

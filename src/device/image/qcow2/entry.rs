@@ -93,7 +93,9 @@ impl Entry {
             return self.subcluster(header, skip, is_allocated);
         }
         match (self.word & ZEROS != 0, is_allocated) {
-            (true, _) if header.version < 3 => Err("version 2 has no clusters of zeros"),
+            (true, _) if header.version < 3 => {
+                Err("an image of qcow2 version 2 cannot have clusters of zeros")
+            }
             (true, _) => Ok((Content::Zeros, rest)),
             (false, true) => Ok((Content::At(at + skip), rest)),
             (false, false) => Ok((Content::Below, rest)),

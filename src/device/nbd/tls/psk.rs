@@ -254,8 +254,7 @@ impl Session for Psk {
     }
 
     fn refusal(&self) -> Refusal {
-        let what =
-            "the server ends the connection: it may not know the user, or may have another key";
+        let what = "the server ends the connection: the server may not know the user, or may have another key";
         Refusal { what, is_certain: false }
     }
 }

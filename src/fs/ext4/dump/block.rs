@@ -243,7 +243,10 @@ fn attributes(content: &[u8]) -> Option<Fields> {
             let end = start.saturating_add(raw.e_value_size.get() as usize);
             match content.get(start..end) {
                 Some(value) => entry.push(("value", Value::Bytes(value.to_vec()))),
-                None => entry.push(("problem", Value::text("the value is outside of the block"))),
+                None => entry.push((
+                    "problem",
+                    Value::text("the value of the attribute is outside of the block"),
+                )),
             }
         }
         entries.push(Value::Record(entry));

@@ -75,7 +75,9 @@ fn check_device(fs: &Ext4, range: DeviceRange) -> Result<()> {
     }
     let log = raw.s_log_block_size.get();
     if log != u32::from(sb.block_size.shift()) - 10 {
-        let what = format!("the value {log} does not match the block size of the volume");
+        let what = format!(
+            "the journal device has blocks of 2^{log} KiB, but the volume has another block size"
+        );
         return Err(PLACE.field("s_log_block_size").corrupt(what));
     }
     Ok(())

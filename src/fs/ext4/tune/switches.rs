@@ -184,7 +184,7 @@ pub(super) fn check_uuid(raw: &RawSuperblock) -> Result<()> {
     let why = if compat.contains(Compat::STABLE_INODES) {
         "with stable_inodes the keys of encrypted files depend on the UUID"
     } else if ro_compat.contains(RoCompat::METADATA_CSUM) && !seeded {
-        "all checksums depend on the UUID: add -O metadata_csum_seed, which keeps the checksums, or use tune2fs -U, which computes them again"
+        "all checksums depend on the UUID: add -O metadata_csum_seed, which keeps the checksums, or use tune2fs -U, which computes the checksums again"
     } else if ro_compat.contains(RoCompat::GDT_CSUM) {
         "with uninit_bg the checksums of all groups depend on the UUID: use tune2fs -U"
     } else if incompat.contains(Incompat::EA_INODE) && !seeded {

@@ -160,7 +160,7 @@ fn missing(inode: &Inode, extents: &[Extent], nodes: u64) -> Option<String> {
     let found = data + nodes + attributes;
     let had = inode.stat().blocks >> (inode.block_size().shift() - 9);
     (found < had).then(|| {
-        format!("the file had {had} blocks; the positions of {} of them are lost", had - found)
+        format!("the file had {had} blocks; the positions of {} blocks are lost", had - found)
     })
 }
 

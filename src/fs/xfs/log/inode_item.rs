@@ -125,9 +125,9 @@ impl Replay<'_> {
             return Ok(());
         }
         if !self.superblock.is_v5() {
-            return Err(place
-                .field("ilf_fields")
-                .corrupt("the owner is logged, but a volume of version 4 has no owners"));
+            return Err(place.field("ilf_fields").corrupt(
+                "the owner is logged, but on a volume of XFS version 4 blocks have no owners",
+            ));
         }
         let literal = &inode[FORKS_V3..];
         let offset = usize::from(inode[FORK_OFFSET]) * 8;

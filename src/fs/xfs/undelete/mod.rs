@@ -161,7 +161,7 @@ impl Xfs {
         let fault = fault.or_else(|| {
             lost.then(|| {
                 format!(
-                    "the file had {had} extents; the positions of {} are lost",
+                    "the file had {had} extents; the positions of {} extents are lost",
                     had.abs_diff(count)
                 )
             })

@@ -242,19 +242,19 @@ fn parse_new_uuid(text: &str) -> Result<NewUuid, String> {
 fn parse_user(text: &str) -> Result<u16, String> {
     let uid = Ownership::parse(text)?.uid.filter(|_| !text.contains(':'));
     uid.and_then(|uid| uid.try_into().ok())
-        .ok_or_else(|| format!("not a user ID up to 65535: '{text}'"))
+        .ok_or_else(|| format!("'{text}' is not a user ID up to 65535"))
 }
 
 fn parse_group(text: &str) -> Result<u16, String> {
     let gid = Ownership::parse(&format!(":{text}"))?.gid;
     gid.and_then(|gid| gid.try_into().ok())
-        .ok_or_else(|| format!("not a group ID up to 65535: '{text}'"))
+        .ok_or_else(|| format!("'{text}' is not a group ID up to 65535"))
 }
 
 fn parse_max_mounts(text: &str) -> Result<u16, String> {
     let count = text.parse().ok().filter(|count| (-MOST_MOUNTS..=u16::MAX.into()).contains(count));
     let count = count.map(|count: i32| count.max(0).try_into().unwrap_or(u16::MAX));
-    count.ok_or_else(|| format!("not a number of mounts: '{text}'"))
+    count.ok_or_else(|| format!("'{text}' is not a number of mounts"))
 }
 
 /// The highest number of mounts that tune2fs accepts. The same limit applies to the absolute value of a negative number.
@@ -271,14 +271,14 @@ fn parse_interval(text: &str) -> Result<u32, String> {
     };
     let count = digits.parse::<u32>().ok();
     let seconds = count.and_then(|count| count.checked_mul(unit));
-    seconds.ok_or_else(|| format!("not an interval up to {} seconds: '{text}'", u32::MAX))
+    seconds.ok_or_else(|| format!("'{text}' is not an interval up to {} seconds", u32::MAX))
 }
 
 fn parse_checked(text: &str) -> Result<Checked, String> {
     if text == "now" {
         return Ok(Checked::Now);
     }
-    let wrong = || format!("neither now nor YYYYMMDD[HH[MM[SS]]]: '{text}'");
+    let wrong = || format!("'{text}' is neither now nor YYYYMMDD[HH[MM[SS]]]");
     if !matches!(text.len(), 8 | 10 | 12 | 14) || !text.bytes().all(|byte| byte.is_ascii_digit()) {
         return Err(wrong());
     }
@@ -299,7 +299,7 @@ fn parse_all_extended(text: &str) -> Result<List<Extended>, String> {
 fn parse_extended(text: &str) -> Result<Extended, String> {
     let (name, value) = text.split_once('=').unwrap_or((text, ""));
     let wrong = |what: String| format!("{name}: {what}");
-    let number = |_| wrong(format!("not a number of blocks: '{value}'"));
+    let number = |_| wrong(format!("'{value}' is not a number of blocks"));
     match name {
         "hash_alg" => value
             .parse()

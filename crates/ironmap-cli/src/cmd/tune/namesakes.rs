@@ -61,7 +61,7 @@ impl Refused {
                 "-z",
                 "undo files are not supported: copy the image first, or use tune2fs of e2fsprogs",
             ),
-            (*force, "-f", "ironmap cannot force a change that it refuses: leave out the option"),
+            (*force, "-f", "ironmap cannot force a change that it refuses: leave out -f"),
         ];
         match refused.iter().find(|(given, ..)| *given) {
             Some((_, option, why)) => Err(Failure::usage(format_args!("{option}: {why}"))),
