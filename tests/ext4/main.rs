@@ -7,6 +7,7 @@ mod broken_orphans;
 mod check;
 mod crash;
 mod crash_data;
+mod damaged_descriptors;
 mod damaged_reading;
 mod deep_trees;
 mod empty_nodes;

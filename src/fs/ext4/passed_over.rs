@@ -4,6 +4,7 @@
 use std::collections::HashSet;
 
 use super::Ext4;
+use super::group_copies::Compared;
 use crate::error::Error;
 use crate::sync::Mutex;
 use crate::units::{FileBlock, InodeNo};
@@ -17,6 +18,7 @@ pub(super) struct PassedOver {
     lines: Mutex<Vec<String>>,
     /// The tolerated faults that have been reported. `None` if the volume tolerates no faults.
     faults: Option<Mutex<HashSet<Fault>>>,
+    compared: Compared,
 }
 
 /// A damaged structure. Each damaged structure is reported only once.
@@ -51,15 +53,18 @@ impl PassedOver {
         self.faults.is_some()
     }
 
-    /// Tolerates a group descriptor with a wrong checksum, and reports the descriptor once.
-    ///
-    /// # Errors
-    /// The error itself, if damaged descriptors are not tolerated.
+    /// The group descriptors that were compared with their copies. `None` if damaged descriptors are not tolerated.
+    pub(super) fn compared(&self) -> Option<&Compared> {
+        self.is_lenient().then_some(&self.compared)
+    }
+
+    /// Reports a damaged group descriptor once.
     #[cold]
-    pub(super) fn pass_over(&self, group: u32, error: Error) -> Result<(), Error> {
-        self.pass_over_fault(Fault::Descriptor(group), error, |error| {
-            format!("the descriptor of group {group} is damaged, but ironmap uses it: {error}")
-        })
+    pub(super) fn tell_descriptor(&self, group: u32, how: &str, error: &Error) {
+        let fault = Fault::Descriptor(group);
+        self.tell_once(fault, || {
+            format!("the descriptor of group {group} is damaged ({error}): {how}")
+        });
     }
 
     /// Tolerates a damaged block of a directory, and reports the block once. The caller skips the remaining entries of the block.
@@ -73,23 +78,21 @@ impl PassedOver {
         block: FileBlock,
         error: Error,
     ) -> Result<(), Error> {
-        self.pass_over_fault(Fault::DirectoryBlock(dir, block), error, |error| {
+        if !self.is_lenient() {
+            return Err(error);
+        }
+        self.tell_once(Fault::DirectoryBlock(dir, block), || {
             format!("some names of directory inode {dir} cannot be read: {error}")
-        })
+        });
+        Ok(())
     }
 
-    fn pass_over_fault(
-        &self,
-        fault: Fault,
-        error: Error,
-        line: impl FnOnce(Error) -> String,
-    ) -> Result<(), Error> {
-        let Some(faults) = &self.faults else { return Err(error) };
+    fn tell_once(&self, fault: Fault, line: impl FnOnce() -> String) {
+        let Some(faults) = &self.faults else { return };
         let mut faults = faults.lock();
         if faults.len() < MOST && faults.insert(fault) {
-            self.tell(line(error));
+            self.tell(line());
         }
-        Ok(())
     }
 }
 

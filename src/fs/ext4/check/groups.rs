@@ -67,7 +67,8 @@ impl Checker<'_> {
             Ok(content) => content,
             Err(error) => {
                 self.findings.error(site(""), &error);
-                return Group { descriptor: Descriptor::default(), block, has_table: false };
+                let descriptor = self.fs.group(number).unwrap_or_default();
+                return Group { descriptor, block, has_table: descriptor.inode_table.0 != 0 };
             }
         };
         let bytes = &content[self.fs.descriptor_range(number)];
@@ -101,10 +102,34 @@ impl Checker<'_> {
         ] {
             self.check_place(number, site(field), start, count);
         }
+        self.use_copy(number, &mut descriptor, site, trusted);
         let has_table =
             self.fs.blocks.contain(descriptor.inode_table, self.fs.superblock.inode_table_blocks())
                 && descriptor.inode_table.0 != 0;
         Group { descriptor, block, has_table }
+    }
+
+    /// Replaces the positions in a damaged descriptor by those of a copy. The other passes can then check the group.
+    fn use_copy(
+        &mut self,
+        number: u32,
+        descriptor: &mut Descriptor,
+        site: impl Fn(&'static str) -> FindingSite,
+        is_summed: bool,
+    ) {
+        let Ok(used) = self.fs.group(number) else { return };
+        for (field, found, used) in [
+            ("bg_block_bitmap", &mut descriptor.block_bitmap, used.block_bitmap),
+            ("bg_inode_bitmap", &mut descriptor.inode_bitmap, used.inode_bitmap),
+            ("bg_inode_table", &mut descriptor.inode_table, used.inode_table),
+        ] {
+            // The wrong checksum of a descriptor has been reported.
+            if *found != used && is_summed {
+                let (stored, rule) = (found.0, "the position differs from the copies");
+                self.findings.add(site(field), Kind::Invalid { stored, rule });
+            }
+            *found = used;
+        }
     }
 
     fn check_flags(
