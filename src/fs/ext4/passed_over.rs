@@ -1,7 +1,7 @@
 //! Reports of tolerated faults and skipped work, which did not make an operation fail. [`take_left`](Ext4::take_left) returns the reports
 //! as lines of text to the program that opened the volume.
 
-use std::collections::HashSet;
+use std::collections::{HashMap, HashSet};
 
 use super::Ext4;
 use super::group_copies::Compared;
@@ -19,6 +19,8 @@ pub(super) struct PassedOver {
     /// The tolerated faults that have been reported. `None` if the volume tolerates no faults.
     faults: Option<Mutex<HashSet<Fault>>>,
     compared: Compared,
+    /// The first fault of each damaged map.
+    maps: Mutex<HashMap<InodeNo, String>>,
 }
 
 /// A damaged structure. Each damaged structure is reported only once.
@@ -65,6 +67,23 @@ impl PassedOver {
         self.tell_once(fault, || {
             format!("the descriptor of group {group} is damaged ({error}): {how}")
         });
+    }
+
+    /// Records the fault of a map, for reads of the ranges that the map has lost.
+    #[cold]
+    pub(super) fn keep_map_fault(&self, inode: InodeNo, why: &Error) {
+        let mut maps = self.maps.lock();
+        if maps.len() < MOST {
+            maps.entry(inode).or_insert_with(|| why.to_string());
+        }
+    }
+
+    /// The fault of a map with damaged ranges.
+    #[cold]
+    pub(super) fn map_fault(&self, inode: InodeNo) -> Option<String> {
+        let maps = self.maps.lock();
+        let is_full = maps.len() == MOST;
+        maps.get(&inode).cloned().or_else(|| is_full.then(|| "the map is damaged".to_owned()))
     }
 
     /// Tolerates a damaged block of a directory, and reports the block once. The caller skips the remaining entries of the block.
