@@ -8,6 +8,7 @@ mod check;
 mod crash;
 mod crash_data;
 mod damaged_descriptors;
+mod damaged_inodes;
 mod damaged_maps;
 mod damaged_reading;
 mod deep_trees;

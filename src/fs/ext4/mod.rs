@@ -37,6 +37,7 @@ mod order;
 mod orphan;
 mod passed_over;
 mod path;
+mod plausible;
 mod quota;
 mod raw;
 mod rescue;

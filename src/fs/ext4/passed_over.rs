@@ -2,6 +2,7 @@
 //! as lines of text to the program that opened the volume.
 
 use std::collections::{HashMap, HashSet};
+use std::sync::OnceLock;
 
 use super::Ext4;
 use super::group_copies::Compared;
@@ -21,6 +22,8 @@ pub(super) struct PassedOver {
     compared: Compared,
     /// The first fault of each damaged map.
     maps: Mutex<HashMap<InodeNo, String>>,
+    /// The wrong checksums of the inodes that were tolerated. Unset if such inodes are not tolerated.
+    inodes: OnceLock<Mutex<HashMap<InodeNo, String>>>,
 }
 
 /// A damaged structure. Each damaged structure is reported only once.
@@ -67,6 +70,34 @@ impl PassedOver {
         self.tell_once(fault, || {
             format!("the descriptor of group {group} is damaged ({error}): {how}")
         });
+    }
+
+    /// From now on, tolerates inodes with a wrong checksum.
+    pub(super) fn tolerate_inodes(&self) {
+        if self.is_lenient() {
+            self.inodes.get_or_init(Mutex::default);
+        }
+    }
+
+    /// Whether inodes with a wrong checksum are tolerated.
+    pub(super) fn tolerates_inodes(&self) -> bool {
+        self.inodes.get().is_some()
+    }
+
+    /// Records the wrong checksum of an inode that is used, and reports it.
+    #[cold]
+    pub(super) fn keep_inode_fault(&self, inode: InodeNo, why: &Error) {
+        let Some(inodes) = self.inodes.get() else { return };
+        if inodes.lock().insert(inode, why.to_string()).is_none() {
+            self.tell(format!(
+                "{why}, but ironmap uses the inode because its fields are plausible"
+            ));
+        }
+    }
+
+    /// The wrong checksum of an inode that is used.
+    pub(super) fn inode_fault(&self, inode: InodeNo) -> Option<String> {
+        self.inodes.get()?.lock().get(&inode).cloned()
     }
 
     /// Records the fault of a map, for reads of the ranges that the map has lost.

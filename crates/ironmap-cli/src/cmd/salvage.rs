@@ -65,6 +65,9 @@ struct Record {
     missing: Vec<[u64; 2]>,
     #[serde(skip_serializing_if = "Option::is_none")]
     why: Option<String>,
+    /// The wrong checksum of an inode that was used nevertheless.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    note: Option<String>,
 }
 
 #[derive(Serialize)]
@@ -147,6 +150,7 @@ fn record(outcome: &Outcome<'_>) -> Record {
         state,
         missing,
         why,
+        note: outcome.note.clone(),
     }
 }
 
