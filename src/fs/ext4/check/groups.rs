@@ -41,11 +41,13 @@ impl Checker<'_> {
             let group = self.group(number);
             let descriptor = &group.descriptor;
             let table = self.fs.superblock.inode_table_blocks();
-            fixed.extend([
+            let of_group = [
                 Fixed { start: descriptor.block_bitmap.0, count: 1, structure: "block bitmap" },
                 Fixed { start: descriptor.inode_bitmap.0, count: 1, structure: "inode bitmap" },
                 Fixed { start: descriptor.inode_table.0, count: table, structure: "inode table" },
-            ]);
+            ];
+            self.check_end(number, &of_group);
+            fixed.extend(of_group);
             self.groups.push(group);
             self.tell(Pass::Groups, u64::from(number) + 1, u64::from(sb.groups));
         }
@@ -56,6 +58,21 @@ impl Checker<'_> {
             let (block, count, structure) = (other.start, other.count, one.structure);
             let what = Kind::ClaimsMetadata { block, count, structure };
             self.findings.add_as(Severity::Fatal, place, what);
+        }
+    }
+
+    /// Reports the structures of a group that are past the end of a truncated device.
+    fn check_end(&mut self, number: u32, structures: &[Fixed]) {
+        let shift = self.fs.superblock.block_size.shift();
+        let stored = self.fs.blocks.device().stored() >> shift;
+        for &Fixed { start, count, structure } in structures {
+            let end = start.saturating_add(count);
+            if stored < end && self.fs.blocks.contain(FsBlock(start), count) {
+                let place = Place::new(structure).block(FsBlock(start));
+                let what =
+                    format!("blocks {} to {end} are past the end of the device", start.max(stored));
+                self.findings.add(FindingSite::of_group(number, place), Kind::Damaged { what });
+            }
         }
     }
 
