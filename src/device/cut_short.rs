@@ -28,6 +28,10 @@ impl Layer for End {
         i64::MAX as u64
     }
 
+    fn stored(&self, below: u64) -> u64 {
+        below
+    }
+
     fn begin(&self, request: &Request<'_>) -> Verdict {
         let within = request.at().0.checked_add(request.len()).is_some_and(|end| end <= self.0);
         match within {

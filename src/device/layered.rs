@@ -107,6 +107,11 @@ pub trait Layer: Send + Sync + 'static {
         below
     }
 
+    /// The number of bytes of this device that exist. `below` is this number for the device below.
+    fn stored(&self, below: u64) -> u64 {
+        self.size(below)
+    }
+
     /// Decides what happens to a request, before the device below receives the request.
     fn begin(&self, request: &Request<'_>) -> Verdict;
 
@@ -192,6 +197,10 @@ impl<L: Layer> Device for Layered<L> {
 
     fn size(&self) -> u64 {
         self.layer.size(self.below.size())
+    }
+
+    fn stored(&self) -> u64 {
+        self.layer.stored(self.below.stored())
     }
 
     fn protection(&self) -> Option<&DeviceProtection> {

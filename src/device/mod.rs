@@ -100,6 +100,11 @@ pub trait Device: Send + Sync {
     /// The size in bytes.
     fn size(&self) -> u64;
 
+    /// The number of bytes that exist. On a [truncated](CutShort) device, this is less than the [`size`](Self::size).
+    fn stored(&self) -> u64 {
+        self.size()
+    }
+
     /// The device's own protection information, or `None`.
     fn protection(&self) -> Option<&DeviceProtection> {
         None

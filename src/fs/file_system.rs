@@ -94,6 +94,17 @@ pub trait FileSystem: Any + Send + Sync {
         Err(Error::unsupported(format!("the inodes of {} cannot be listed", self.format())))
     }
 
+    /// From now on, inodes with a wrong checksum are used if their fields are plausible. Only a salvage calls this method. A volume that is
+    /// open for writing never uses such an inode.
+    #[doc(hidden)]
+    fn tolerate_inodes(&self) {}
+
+    /// The wrong checksum of an inode that is [used nevertheless](Self::tolerate_inodes).
+    #[doc(hidden)]
+    fn tolerated(&self, _number: InodeNo) -> Option<String> {
+        None
+    }
+
     /// The inode with this number.
     ///
     /// # Errors

@@ -9,8 +9,8 @@ use super::{Assembly, AssemblyKind, Bounds, Location, Medium, Part, Site, Window
 use crate::device::image;
 use crate::device::nbd::{self, Nbd};
 use crate::device::{
-    BlockFile, Device, Engine, Finer, NoIoUring, Null, OpenMode, OpenedEngine, Segment, Segmented,
-    open_engine,
+    BlockFile, CutShort, Device, Engine, Finer, NoIoUring, Null, OpenMode, OpenedEngine, Segment,
+    Segmented, open_engine,
 };
 use crate::error::{Context, Error, ErrorKind, Result};
 use crate::fs::block_size_on;
@@ -285,7 +285,7 @@ impl Site {
                 // The identity of a file identifies one range of the file. It does not identify a part that consists of several ranges.
                 let identity = if above.is_some() { [0; 16] } else { file.identity() };
                 let opened = open_engine(file, options.engine)?;
-                let opened = part_of(opened, above, &mut fault).at(|| self)?;
+                let opened = part_of(opened, above, options.truncated, &mut fault).at(|| self)?;
                 let opened = match options.engine {
                     Engine::Dax => opened,
                     // An NVMe namespace cannot use the page cache, so `fit` adds a layer that accepts shorter requests.
@@ -334,7 +334,7 @@ impl Site {
             return Err(on_export().at(self));
         }
         let opened = only_engine(device, Engine::Nbd, notices);
-        let opened = part_of(opened, above, &mut fault).at(|| self)?;
+        let opened = part_of(opened, above, options.truncated, &mut fault).at(|| self)?;
         let opened = options.fit(opened);
         let opened = match options.engine {
             Engine::Dax => {
@@ -358,7 +358,7 @@ impl Site {
             Ok(opening.window)
         })?;
         let opened = only_engine(device, Engine::Image, notices);
-        let opened = part_of(opened, above, &mut fault).at(|| self)?;
+        let opened = part_of(opened, above, options.truncated, &mut fault).at(|| self)?;
         let OpenedEngine { device, notices, .. } = opened;
         let opened = match options.engine {
             Engine::Dax => {
@@ -421,7 +421,8 @@ impl Site {
         let range = window.map(|(start, len)| Above::Segments(vec![Segment::linear(start, len)]));
         let opened = OpenedEngine { device, engine, no_io_uring, notices };
         let mut fault = (!faults.is_empty()).then(|| faults.join("; "));
-        let opened = options.fit(part_of(opened, above.or(range), &mut fault).at(|| self)?);
+        let opened = options
+            .fit(part_of(opened, above.or(range), options.truncated, &mut fault).at(|| self)?);
         Ok(OpenSite { opened, identity: [0; 16], fault })
     }
 
@@ -551,10 +552,12 @@ impl Opening {
     }
 }
 
-/// Builds a part from an open device. If a fault is ignored, adds it to `fault`.
+/// Builds a part from an open device. If `truncated` is set, the part may end past the end of the device. If a fault is ignored, adds it to
+/// `fault`.
 fn part_of(
     opened: OpenedEngine,
     above: Option<Above>,
+    truncated: bool,
     fault: &mut Option<String>,
 ) -> Result<OpenedEngine> {
     let Some(above) = above else { return Ok(opened) };
@@ -563,14 +566,16 @@ fn part_of(
             "the engine dax cannot map a logical volume that is not one range of the device",
         ));
     }
+    let below: Arc<dyn Device> =
+        if truncated { Arc::new(CutShort::new(opened.device)) } else { opened.device };
     let (device, faults): (Arc<dyn Device>, Vec<String>) = match above {
         Above::Segments(segments) => {
-            (Arc::new(Segmented::new(opened.device, &segments)?.writable()), Vec::new())
+            (Arc::new(Segmented::new(below, &segments)?.writable()), Vec::new())
         }
         #[cfg(feature = "lvm")]
         Above::Stack(stack) => {
             let mut faults = Vec::new();
-            (stack.open(&[opened.device], &mut faults)?, faults)
+            (stack.open(&[below], &mut faults)?, faults)
         }
     };
     let all: Vec<String> = fault.take().into_iter().chain(faults).collect();

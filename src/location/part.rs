@@ -79,8 +79,8 @@ impl Window {
 }
 
 impl Part {
-    /// Finds this part on a device. Returns `None` for the whole device. If a partition ends past the end of the device and `truncated` is
-    /// true, returns the bytes that are on the device. If `write` is set, also checks whether the part must not be written.
+    /// Finds this part on a device. Returns `None` for the whole device. If a partition or a logical volume ends past the end of the device
+    /// and `truncated` is true, returns the bytes that are on the device. If `write` is set, also checks whether the part must not be written.
     pub(super) fn of(
         &self,
         device: &dyn Device,
@@ -99,7 +99,9 @@ impl Part {
         match *self {
             Self::Whole => Ok(None),
             Self::Offset(offset) => from(device, offset).map(Some),
-            Self::Logical { ref group, ref volume } => logical(device, group, volume).map(Some),
+            Self::Logical { ref group, ref volume } => {
+                logical(device, group, volume, truncated).map(Some)
+            }
             Self::Range { offset, len } => {
                 let (_, rest) = rest(device.size(), offset)?;
                 if len == 0 || len > rest {
@@ -200,19 +202,25 @@ fn from(device: &dyn Device, offset: u64) -> Result<Window> {
 
 /// Finds a logical volume. If the logical volume is a single range of the device, its I/O costs no more than the I/O of a partition.
 #[cfg(feature = "lvm")]
-fn logical(device: &dyn Device, group: &str, volume: &str) -> Result<Window> {
-    let groups = lvm::Groups::read(device)?;
+fn logical(device: &dyn Device, group: &str, volume: &str, truncated: bool) -> Result<Window> {
+    let groups = match truncated {
+        true => lvm::Groups::read_truncated(device)?,
+        false => lvm::Groups::read(device)?,
+    };
     let stack = groups.find(group, volume)?;
     let only_read = stack.check_writable().err();
     let bounds = match stack.segments() {
-        Some([only]) if only.starts.len() == 1 => Bounds::Range(only.starts[0], only.len),
+        Some([only]) if only.starts.len() == 1 => {
+            let (start, rest) = rest(device.size(), only.starts[0])?;
+            Bounds::Range(start, only.len.min(rest))
+        }
         _ => Bounds::Stack(stack),
     };
     Ok(Window { bounds, fault: groups.faults().first().cloned(), only_read })
 }
 
 #[cfg(not(feature = "lvm"))]
-fn logical(_: &dyn Device, group: &str, volume: &str) -> Result<Window> {
+fn logical(_: &dyn Device, group: &str, volume: &str, _: bool) -> Result<Window> {
     Err(Error::unsupported(format!(
         "the logical volume {group}/{volume} cannot be read: ironmap was built without the feature lvm"
     )))

@@ -33,6 +33,8 @@ pub struct Groups {
     faults: Vec<String>,
     /// The number of disks.
     disks: usize,
+    /// Whether a physical volume may end past the end of the disk.
+    truncated: bool,
 }
 
 /// A logical volume in the metadata.
@@ -71,6 +73,16 @@ impl Groups {
         Self::of(&[("", device)])
     }
 
+    /// Reads the metadata of all physical volumes on a truncated disk. The parts of logical volumes may then be past the end of the disk.
+    ///
+    /// # Errors
+    /// The errors of [`read`](Self::read).
+    pub fn read_truncated(device: &dyn Device) -> Result<Self> {
+        let mut groups = Self { disks: 1, truncated: true, ..Self::default() };
+        groups.read_disk("", device, 0)?;
+        Ok(groups)
+    }
+
     /// Reads the metadata of all physical volumes on several disks, each with its name. The disks are treated as if they followed each
     /// other, so a position on any disk is counted from the first byte of the first disk.
     ///
@@ -93,7 +105,8 @@ impl Groups {
             self.faults.push(error.to_string());
             None
         });
-        let whole = Range { device, start: 0, len: device.size() };
+        let size = if self.truncated { i64::MAX as u64 } else { device.size() };
+        let whole = Range { device, start: 0, len: size };
         let what = if name.is_empty() { "the disk" } else { name };
         let Some(PartitionTable { partitions, fault, .. }) =
             table.filter(|table| !table.partitions.is_empty())
@@ -106,7 +119,7 @@ impl Groups {
         // A label before the first partition is older than the partition table. It is ignored, as by LVM.
         self.faults.extend(fault);
         for Partition { number, start, len, .. } in partitions {
-            let len = len.min(device.size().saturating_sub(start));
+            let len = len.min(size.saturating_sub(start));
             self.add(&format!("partition {number}{of}"), base, Range { device, start, len })?;
         }
         Ok(())

@@ -10,6 +10,7 @@ mod kernel;
 mod legs;
 mod shape;
 mod thin;
+mod truncated;
 mod writing;
 
 use std::io::IoSlice;

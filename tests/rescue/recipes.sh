@@ -17,11 +17,7 @@ ironmap_superblock() { rescued "$image.img" --superblock 32768; }
 ironmap_blocks() { rescued "$image.img"; }
 ironmap_deleted() { rescued "$image.img"; }
 ironmap_xfs() { rescued "$image.img"; }
-# The second command is for a physical volume of LVM that was cut short, which ironmap refuses: it names the volume by its first byte.
-ironmap_cut() {
-    rescued "qcow2:$image.qcow2@vg/root"
-    [ -n "$(find "$out" -type f -print -quit)" ] || rescued "qcow2:$image.qcow2@$lv_offset"
-}
+ironmap_cut() { rescued "qcow2:$image.qcow2@vg/root"; }
 
 # guestfish: Linux in a virtual machine, and its e2fsck and xfs_repair. sb counts KiB.
 guestfish_superblock() { guestfish --ro -a "$image.img" run : mount-options ro,noload,sb=131072 /dev/sda / : copy-out / "$out"; }

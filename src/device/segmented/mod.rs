@@ -111,6 +111,21 @@ impl Placed {
 }
 
 impl Placed {
+    /// The first byte of the segment that does not exist on the devices below. In a segment with stripes, the first byte of its row. `None` if
+    /// all bytes exist.
+    fn first_missing(&self, below: &[Arc<dyn Device>]) -> Option<u64> {
+        let one = [self.first];
+        let (stripe, places) = match &self.striped {
+            Some(striped) => (striped.0, &striped.1[..]),
+            None => (1, &one[..]),
+        };
+        let count = places.len() as u64;
+        let exist = |place: &OnDevice| below[place.device].stored().saturating_sub(place.start);
+        let rows = places.iter().map(|place| exist(place) / stripe).min()?;
+        let exist = rows.saturating_mul(stripe).saturating_mul(count);
+        (exist < self.len).then(|| self.begin + exist)
+    }
+
     /// Finds a byte of the segment. `at` must not be before the start of the segment.
     #[inline(always)]
     fn locate(&self, at: u64) -> Option<Found> {
@@ -350,6 +365,12 @@ impl Device for Segmented {
 
     fn size(&self) -> u64 {
         self.size
+    }
+
+    fn stored(&self) -> u64 {
+        let own = self.map.segments.iter().filter(|segment| segment.begin < self.size);
+        let mut cut = own.filter_map(|segment| segment.first_missing(&self.map.below));
+        cut.next().unwrap_or(self.size)
     }
 
     fn end(&self) -> DevOffset {

@@ -2,6 +2,7 @@
 
 use std::fmt;
 
+use crate::device::Device;
 use crate::error::{Error, Place};
 use crate::fs::FileType;
 use crate::units::InodeNo;
@@ -440,6 +441,15 @@ impl Findings {
         what: Kind,
     ) {
         self.keep(Some(severity), site.into(), what);
+    }
+
+    /// Adds a finding if a volume of `size` bytes extends past the end of its truncated device.
+    pub(in crate::fs) fn check_end(&mut self, device: &dyn Device, size: u64) {
+        let stored = device.stored();
+        if stored < size {
+            let what = format!("the volume has {size} bytes, but the device ends at byte {stored}");
+            self.add(Place::new("superblock"), Kind::Damaged { what });
+        }
     }
 
     /// Adds a finding. This function is cold and never inlined. Hundreds of places can report a fault, but most volumes have none.

@@ -91,6 +91,14 @@ impl FileSystem for Arc<Ext4> {
         self.take_left()
     }
 
+    fn tolerate_inodes(&self) {
+        self.left.tolerate_inodes();
+    }
+
+    fn tolerated(&self, number: InodeNo) -> Option<String> {
+        self.left.inode_fault(number)
+    }
+
     fn used_inodes(
         &self,
         found: &mut dyn FnMut(InodeNo, Result<fs::Inode>) -> Result<()>,

@@ -16,7 +16,7 @@ use crate::error::{Place, Result};
 use crate::fs::block::Part;
 use crate::units::FsBlock;
 
-const PLACE: Place = Place::new("group descriptor");
+pub(super) const PLACE: Place = Place::new("group descriptor");
 
 /// A group descriptor.
 #[derive(Clone, Copy, Debug, Default)]
@@ -59,12 +59,17 @@ impl Ext4 {
             };
             return FsBlock(superblock + 1 + u64::from(index));
         }
-        // The descriptor block of a meta group is in the first group of the meta group. If this group has a backup superblock, the
-        // descriptor block follows the backup. With bigalloc, blocks of 1 KiB are counted from 0. Group 0 then begins with the boot block.
-        let first = index * per_block;
-        let boot = first == 0 && sb.first_data_block == 0 && sb.block_size.bytes() == 1024;
-        let before = u64::from(sb.group_has_backup(first)) + u64::from(boot);
-        FsBlock(sb.group_start(first).0 + before)
+        self.meta_descriptor_block(index * per_block)
+    }
+
+    /// The block of group `group` that contains the descriptors of its meta group. If the group has a backup superblock, the descriptor
+    /// block follows the backup.
+    pub(super) fn meta_descriptor_block(&self, group: u32) -> FsBlock {
+        let sb = &self.superblock;
+        // With bigalloc, blocks of 1 KiB are counted from 0. Group 0 then begins with the boot block.
+        let boot = group == 0 && sb.first_data_block == 0 && sb.block_size.bytes() == 1024;
+        let before = u64::from(sb.group_has_backup(group)) + u64::from(boot);
+        FsBlock(sb.group_start(group).0 + before)
     }
 
     /// The byte range of a group's descriptor in its block.
@@ -81,35 +86,49 @@ impl Ext4 {
         Part::numbered(Kind::Descriptors, group, per_block)
     }
 
-    /// Reads the descriptor of a group and verifies its checksum. `group` must be less than the number of groups.
+    /// Reads the descriptor of a group and verifies its checksum. `group` must be less than the number of groups. On a volume that is open
+    /// read-only, a [copy](Self::group_or_copy) replaces a damaged descriptor.
     pub(crate) fn group(&self, group: u32) -> Result<Group> {
-        let sb = &self.superblock;
-        let block = self.descriptor_block(group);
+        match self.left.compared() {
+            Some(compared) => self.group_or_copy(group, compared),
+            None => self.group_at(group, self.descriptor_block(group)),
+        }
+    }
+
+    /// Reads the descriptor of a group in `block`, which contains the primary descriptor or a copy.
+    pub(super) fn group_at(&self, group: u32, block: FsBlock) -> Result<Group> {
         let place = PLACE.block(block);
         let content = self.blocks.read(block, place)?;
         let bytes = &content[self.descriptor_range(group)];
-        let Some(mut group_found) = sb.decode_group(bytes) else {
+        content
+            .verify_once(self.descriptor_part(group), || self.verify_group(group, bytes, place))?;
+        self.decode_in_volume(group, bytes, place)
+    }
+
+    /// Reads the descriptor of a group, even if its checksum is wrong. Returns `None` if it cannot be used.
+    pub(super) fn group_unverified(&self, group: u32, block: FsBlock) -> Option<Group> {
+        let place = PLACE.block(block);
+        let content = self.blocks.read(block, place).ok()?;
+        let found = self.decode_in_volume(group, &content[self.descriptor_range(group)], place);
+        found.ok().map(|found| found.positions_only())
+    }
+
+    fn decode_in_volume(&self, group: u32, bytes: &[u8], place: Place) -> Result<Group> {
+        let sb = &self.superblock;
+        let Some(mut found) = sb.decode_group(bytes) else {
             return Err(place.corrupt("the group descriptor is truncated"));
         };
-        let verify = || self.verify_group(group, bytes, place);
-        if let Err(error) = content.verify_once(self.descriptor_part(group), verify) {
-            self.left.pass_over(group, error)?;
-            // With a wrong checksum, all fields are unreliable. The caller uses only the location of the inode table. The code below checks
-            // this location. The fields about unused inodes are cleared, and the caller then reads the whole table.
-            (group_found.inodes_uninit, group_found.unused_inodes) = (false, 0);
-        }
         if sb.copy != 0 {
-            // The volume was opened with a backup superblock. The descriptors next to a backup are outdated. The fields about unused inodes
-            // are therefore cleared.
-            (group_found.inodes_uninit, group_found.unused_inodes) = (false, 0);
+            // The volume was opened with a backup superblock. The descriptors next to a backup are outdated.
+            found = found.positions_only();
         }
-        let inode_table = group_found.inode_table;
+        let inode_table = found.inode_table;
         if !self.blocks.contain(inode_table, sb.inode_table_blocks()) {
             return Err(place
                 .field("bg_inode_table")
                 .corrupt(format!("the inode table of group {group} begins at block {inode_table} and ends outside the volume")));
         }
-        Ok(group_found)
+        Ok(found)
     }
 
     fn verify_group(&self, group: u32, bytes: &[u8], place: Place) -> Result<()> {
@@ -119,6 +138,14 @@ impl Ext4 {
             }
             _ => Ok(()),
         }
+    }
+}
+
+impl Group {
+    /// A descriptor of which only the positions are reliable. The fields about unused parts are cleared, so that the caller reads the complete
+    /// table and the bitmaps.
+    pub(super) fn positions_only(self) -> Self {
+        Self { inodes_uninit: false, blocks_uninit: false, unused_inodes: 0, ..self }
     }
 }
 

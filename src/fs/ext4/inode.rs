@@ -169,12 +169,21 @@ impl Ext4 {
             // fast commit's checksum was verified when the fast commit was read.
             return Inode::decode(self, number, &edit.inode(bytes), place, |_| Ok(()));
         }
-        let mut inode = Inode::decode(self, number, bytes, place, |generation| match sb.seed {
-            Some(seed) => content.verify_once(part, || {
-                verify_inode(seed.of_inode(number, generation), bytes, place)
-            }),
-            None => Ok(()),
+        let mut fault = None;
+        let mut inode = Inode::decode(self, number, bytes, place, |generation| {
+            let Some(seed) = sb.seed else { return Ok(()) };
+            let verify = || verify_inode(seed.of_inode(number, generation), bytes, place);
+            match content.verify_once(part, verify) {
+                Err(error) if self.left.tolerates_inodes() => {
+                    fault = Some(error);
+                    Ok(())
+                }
+                verified => verified,
+            }
         })?;
+        if let Some(error) = fault {
+            inode.take_for_salvage(error)?;
+        }
         if let Some(stamps) = stamps {
             inode.stamp(stamps);
         }

@@ -19,6 +19,7 @@ mod file_system;
 #[cfg(test)]
 mod for_tests;
 mod group;
+mod group_copies;
 mod hash;
 mod htree;
 mod inline_data;
@@ -36,6 +37,7 @@ mod order;
 mod orphan;
 mod passed_over;
 mod path;
+mod plausible;
 mod quota;
 mod raw;
 mod rescue;
@@ -102,7 +104,7 @@ pub struct Ext4 {
 
 impl Ext4 {
     /// Opens the file system on a device for reading. A journal that needs recovery is recovered in memory, and nothing is written to the
-    /// device. Three faults are tolerated: a wrong checksum of a group descriptor, a damaged MMP block, and a damaged superblock with a
+    /// device. Three faults are tolerated: a damaged group descriptor, a damaged MMP block, and a damaged superblock with a
     /// backup. [`take_left`](Self::take_left) reports the tolerated faults.
     ///
     /// # Errors

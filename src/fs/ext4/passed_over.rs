@@ -1,9 +1,11 @@
 //! Reports of tolerated faults and skipped work, which did not make an operation fail. [`take_left`](Ext4::take_left) returns the reports
 //! as lines of text to the program that opened the volume.
 
-use std::collections::HashSet;
+use std::collections::{HashMap, HashSet};
+use std::sync::OnceLock;
 
 use super::Ext4;
+use super::group_copies::Compared;
 use crate::error::Error;
 use crate::sync::Mutex;
 use crate::units::{FileBlock, InodeNo};
@@ -17,6 +19,11 @@ pub(super) struct PassedOver {
     lines: Mutex<Vec<String>>,
     /// The damaged structures that were tolerated and reported. `None` if the volume tolerates no damaged structures.
     faults: Option<Mutex<HashSet<Fault>>>,
+    compared: Compared,
+    /// The first fault of each damaged map.
+    maps: Mutex<HashMap<InodeNo, String>>,
+    /// The wrong checksums of the inodes that were tolerated. Unset if such inodes are not tolerated.
+    inodes: OnceLock<Mutex<HashMap<InodeNo, String>>>,
 }
 
 /// A damaged structure. Each damaged structure is reported only once.
@@ -51,15 +58,63 @@ impl PassedOver {
         self.faults.is_some()
     }
 
-    /// Tolerates a group descriptor with a wrong checksum, and reports the descriptor once.
-    ///
-    /// # Errors
-    /// The given error, if damaged descriptors are not tolerated.
+    /// The group descriptors that were compared with their copies. `None` if damaged descriptors are not tolerated.
+    pub(super) fn compared(&self) -> Option<&Compared> {
+        self.is_lenient().then_some(&self.compared)
+    }
+
+    /// Reports a damaged group descriptor once.
     #[cold]
-    pub(super) fn pass_over(&self, group: u32, error: Error) -> Result<(), Error> {
-        self.pass_over_fault(Fault::Descriptor(group), error, |error| {
-            format!("the descriptor of group {group} is damaged, but ironmap uses it: {error}")
-        })
+    pub(super) fn tell_descriptor(&self, group: u32, how: &str, error: &Error) {
+        let fault = Fault::Descriptor(group);
+        self.tell_once(fault, || {
+            format!("the descriptor of group {group} is damaged ({error}): {how}")
+        });
+    }
+
+    /// From now on, tolerates inodes with a wrong checksum.
+    pub(super) fn tolerate_inodes(&self) {
+        if self.is_lenient() {
+            self.inodes.get_or_init(Mutex::default);
+        }
+    }
+
+    /// Whether inodes with a wrong checksum are tolerated.
+    pub(super) fn tolerates_inodes(&self) -> bool {
+        self.inodes.get().is_some()
+    }
+
+    /// Records the wrong checksum of an inode that is used, and reports it.
+    #[cold]
+    pub(super) fn keep_inode_fault(&self, inode: InodeNo, why: &Error) {
+        let Some(inodes) = self.inodes.get() else { return };
+        if inodes.lock().insert(inode, why.to_string()).is_none() {
+            self.tell(format!(
+                "{why}, but ironmap uses the inode because its fields are plausible"
+            ));
+        }
+    }
+
+    /// The wrong checksum of an inode that is used.
+    pub(super) fn inode_fault(&self, inode: InodeNo) -> Option<String> {
+        self.inodes.get()?.lock().get(&inode).cloned()
+    }
+
+    /// Records the fault of a map, for reads of the ranges that the map has lost.
+    #[cold]
+    pub(super) fn keep_map_fault(&self, inode: InodeNo, why: &Error) {
+        let mut maps = self.maps.lock();
+        if maps.len() < MOST {
+            maps.entry(inode).or_insert_with(|| why.to_string());
+        }
+    }
+
+    /// The fault of a map with damaged ranges.
+    #[cold]
+    pub(super) fn map_fault(&self, inode: InodeNo) -> Option<String> {
+        let maps = self.maps.lock();
+        let is_full = maps.len() == MOST;
+        maps.get(&inode).cloned().or_else(|| is_full.then(|| "the map is damaged".to_owned()))
     }
 
     /// Tolerates a damaged block of a directory, and reports the block once. The caller skips the remaining entries of the block.
@@ -73,23 +128,21 @@ impl PassedOver {
         block: FileBlock,
         error: Error,
     ) -> Result<(), Error> {
-        self.pass_over_fault(Fault::DirectoryBlock(dir, block), error, |error| {
+        if !self.is_lenient() {
+            return Err(error);
+        }
+        self.tell_once(Fault::DirectoryBlock(dir, block), || {
             format!("some names of directory inode {dir} cannot be read: {error}")
-        })
+        });
+        Ok(())
     }
 
-    fn pass_over_fault(
-        &self,
-        fault: Fault,
-        error: Error,
-        line: impl FnOnce(Error) -> String,
-    ) -> Result<(), Error> {
-        let Some(faults) = &self.faults else { return Err(error) };
+    fn tell_once(&self, fault: Fault, line: impl FnOnce() -> String) {
+        let Some(faults) = &self.faults else { return };
         let mut faults = faults.lock();
         if faults.len() < MOST && faults.insert(fault) {
-            self.tell(line(error));
+            self.tell(line());
         }
-        Ok(())
     }
 }
 

@@ -1,7 +1,7 @@
 //! `ironmap salvage`: copies everything that can be read out of a damaged volume.
 
 use std::fs::File;
-use std::io::{self, BufWriter, ErrorKind, Write};
+use std::io::{self, ErrorKind, Write};
 use std::path::{Path, PathBuf};
 
 use ironmap::Location;
@@ -17,6 +17,8 @@ use crate::terminal::{one_line, stdout};
 
 /// The name of the report below DIR.
 const REPORT: &str = "report.jsonl";
+/// The number of bytes of lines that are written together.
+const BUFFER: usize = 64 << 10;
 
 /// Copies everything that can be read out of a volume, with a report about each file
 ///
@@ -65,6 +67,9 @@ struct Record {
     missing: Vec<[u64; 2]>,
     #[serde(skip_serializing_if = "Option::is_none")]
     why: Option<String>,
+    /// The wrong checksum of an inode that was used nevertheless.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    note: Option<String>,
 }
 
 #[derive(Serialize)]
@@ -90,21 +95,89 @@ pub(crate) fn run(args: &Args, report: &mut Report) -> Result<(), Failure> {
     let source = Source::open_damaged(&args.volume, report.context())?;
     make_empty(&args.dir)?;
     let path = args.dir.join(REPORT);
-    let failed = |error: io::Error| Failure::host(path.display(), error);
-    let mut out = BufWriter::new(File::create_new(&path).map_err(failed)?);
-    let mut written = Ok(());
-    let salvaged = salvage(
-        source,
-        &args.dir,
-        &mut |outcome| {
-            if written.is_ok() {
-                written = write(&mut out, outcome);
-            }
-        },
-        report,
-    );
-    written.and_then(|()| out.flush()).map_err(failed)?;
+    let mut lines = Lines::create(&path)?;
+    let salvaged = salvage(source, &args.dir, &mut |outcome| lines.add(outcome), report);
+    if let Err(failure) = lines.finish(&path) {
+        report.error(&failure);
+    }
     print(args, &path, &salvaged?)
+}
+
+/// The report. It always ends with a complete line, even if the host has no space for the next line.
+struct Lines {
+    file: File,
+    /// The lines that are not in the file yet.
+    buffer: Vec<u8>,
+    /// The first failure. No line is written after it.
+    failed: Option<io::Error>,
+    /// The number of lines that are not in the file because of the failure.
+    missing: u64,
+    /// The number of lines in the buffer.
+    buffered: u64,
+    /// The number of bytes in the file.
+    len: u64,
+}
+
+impl Lines {
+    fn create(path: &Path) -> Result<Self, Failure> {
+        let file = File::create_new(path).map_err(|error| Failure::host(path.display(), error))?;
+        Ok(Self { file, buffer: Vec::new(), failed: None, missing: 0, buffered: 0, len: 0 })
+    }
+
+    fn add(&mut self, outcome: &Outcome<'_>) {
+        let start = self.buffer.len();
+        match serde_json::to_writer(&mut self.buffer, &record(outcome)) {
+            Ok(()) => self.buffer.push(b'\n'),
+            Err(error) => {
+                self.buffer.truncate(start);
+                self.failed.get_or_insert(error.into());
+            }
+        }
+        self.buffered += 1;
+        if self.buffer.len() >= BUFFER {
+            self.flush();
+        }
+    }
+
+    /// Writes the buffer. After a failure, removes the part of a line at the end of the file.
+    fn flush(&mut self) {
+        let count = std::mem::take(&mut self.buffered);
+        if self.failed.is_some() {
+            self.missing += count;
+            return self.buffer.clear();
+        }
+        let (mut written, mut result) = (0, Ok(()));
+        while written < self.buffer.len() && result.is_ok() {
+            match self.file.write(&self.buffer[written..]) {
+                Ok(0) => result = Err(ErrorKind::WriteZero.into()),
+                Ok(count) => written += count,
+                Err(error) if error.kind() == ErrorKind::Interrupted => {}
+                Err(error) => result = Err(error),
+            }
+        }
+        if let Err(error) = result {
+            let whole = self.buffer[..written].iter().rposition(|byte| *byte == b'\n');
+            let whole = whole.map_or(0, |at| at + 1);
+            let lines = self.buffer[whole..].iter().filter(|byte| **byte == b'\n').count();
+            self.missing += lines as u64;
+            written = whole;
+            self.failed = Some(self.file.set_len(self.len + written as u64).err().unwrap_or(error));
+        }
+        self.len += written as u64;
+        self.buffer.clear();
+    }
+
+    /// Writes the rest.
+    ///
+    /// # Errors
+    /// A failure of the host, with the number of missing lines.
+    fn finish(mut self, path: &Path) -> Result<(), Failure> {
+        self.flush();
+        let Some(error) = self.failed else { return Ok(()) };
+        let (path, missing) = (path.display(), self.missing);
+        let place = format!("{path}: the report is incomplete: {missing} lines are missing");
+        Err(Failure::host(place, error))
+    }
 }
 
 /// Makes the directory, or checks that it is empty.
@@ -119,11 +192,6 @@ fn make_empty(dir: &Path) -> Result<(), Failure> {
         return Err(Failure::usage(format_args!("{}: {what}", dir.display())));
     }
     Ok(())
-}
-
-fn write(out: &mut impl Write, outcome: &Outcome<'_>) -> io::Result<()> {
-    serde_json::to_writer(&mut *out, &record(outcome))?;
-    out.write_all(b"\n")
 }
 
 fn record(outcome: &Outcome<'_>) -> Record {
@@ -147,6 +215,7 @@ fn record(outcome: &Outcome<'_>) -> Record {
         state,
         missing,
         why,
+        note: outcome.note.clone(),
     }
 }
 

@@ -45,6 +45,7 @@ mod rescuing;
 mod rescuing_xfs;
 mod resizing;
 mod salvaging;
+mod salvaging_parts;
 mod searching;
 mod signatures;
 mod sources;

@@ -3,12 +3,14 @@
 use std::collections::HashSet;
 use std::ops::Range;
 use std::path::{Path, PathBuf};
+use std::rc::Rc;
 
 use ironmap::fs::Stat;
 use ironmap::units::InodeNo;
 
 use crate::copy::out::Gaps;
 use crate::failure::Failure;
+use crate::source::Source;
 
 /// The part of a volume in which a file was found.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -74,6 +76,8 @@ pub struct Outcome<'a> {
     pub size: Option<u64>,
     /// The result of the copy.
     pub state: State,
+    /// The wrong checksum of the inode, if the file was copied nevertheless because the fields of the inode are plausible.
+    pub note: Option<String>,
 }
 
 /// The numbers of names in each state.
@@ -108,15 +112,21 @@ pub(crate) struct Ledger<'a> {
     /// The inode numbers of the orphans. They are recorded because the log of XFS also describes orphans as deleted files.
     pub(super) orphans: HashSet<InodeNo>,
     dir: PathBuf,
+    source: Rc<Source>,
     each: &'a mut dyn FnMut(&Outcome<'_>),
 }
 
 impl<'a> Ledger<'a> {
-    /// A ledger for copies below `dir`, which passes each result to `each`.
-    pub(super) fn new(dir: &Path, each: &'a mut dyn FnMut(&Outcome<'_>)) -> Self {
+    /// A ledger for copies below `dir` from a source, which passes each result to `each`.
+    pub(super) fn new(
+        dir: &Path,
+        source: &Rc<Source>,
+        each: &'a mut dyn FnMut(&Outcome<'_>),
+    ) -> Self {
         let (found, summary) = (Found::Tree, Summary::default());
         let (seen, orphans) = (HashSet::new(), HashSet::new());
-        Self { found, summary, seen, orphans, dir: dir.to_owned(), each }
+        let source = Rc::clone(source);
+        Self { found, summary, seen, orphans, dir: dir.to_owned(), source, each }
     }
 
     /// Records that a file other than a directory was copied, except the gaps.
@@ -131,7 +141,15 @@ impl<'a> Ledger<'a> {
     /// Records that a directory was made, with all of its names or a part of them.
     pub(crate) fn directory(&mut self, stat: &Stat, path: &[u8], copy: &Path, all: bool) {
         self.seen.insert(stat.inode);
-        if !all {
+        if all {
+            // Directories are not counted, but a wrong checksum is recorded.
+            if let Some(note) = self.note(stat.inode) {
+                let copy = Some(copy.strip_prefix(&self.dir).unwrap_or(copy));
+                let (found, inode, size) = (self.found, stat.inode, Some(stat.size));
+                let (state, note) = (State::Whole, Some(note));
+                (self.each)(&Outcome { found, inode, path, copy, size, state, note });
+            }
+        } else {
             let why = "a part of the directory cannot be read".to_owned();
             let state = State::Part { missing: Vec::new(), why };
             self.record(stat.inode, path, Some(copy), Some(stat.size), state);
@@ -165,6 +183,13 @@ impl<'a> Ledger<'a> {
         };
         *count += 1;
         let copy = copy.map(|copy| copy.strip_prefix(&self.dir).unwrap_or(copy));
-        (self.each)(&Outcome { found: self.found, inode, path, copy, size, state });
+        let note = copy.and_then(|_| self.note(inode));
+        (self.each)(&Outcome { found: self.found, inode, path, copy, size, state, note });
+    }
+
+    /// The wrong checksum of an inode that was used nevertheless.
+    fn note(&self, inode: InodeNo) -> Option<String> {
+        // The inode of a deleted file was read from an older state of the volume.
+        (self.found != Found::Deleted).then(|| self.source.fs().tolerated(inode)).flatten()
     }
 }

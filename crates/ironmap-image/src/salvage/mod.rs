@@ -33,12 +33,13 @@ pub fn salvage(
     report: &mut Report,
 ) -> Result<Summary, Failure> {
     report.context().caller.catch_signals();
+    source.fs().tolerate_inodes();
     let source = Rc::new(source);
     report.show_progress();
     let spared = Spared::of(source.location(), report.context());
     let (options, mut done) = (options(), Done::default());
     let mut copier = Copier::new(&options, &source, spared, &mut done, report)?;
-    copier.ledger = Some(Ledger::new(dir, each));
+    copier.ledger = Some(Ledger::new(dir, &source, each));
     copy_tree(&mut copier, &source, &make(dir, Found::Tree)?);
     copier.report.stop().check()?;
     unreachable::copy(&mut copier, &source, dir)?;

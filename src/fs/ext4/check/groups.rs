@@ -41,11 +41,13 @@ impl Checker<'_> {
             let group = self.group(number);
             let descriptor = &group.descriptor;
             let table = self.fs.superblock.inode_table_blocks();
-            fixed.extend([
+            let of_group = [
                 Fixed { start: descriptor.block_bitmap.0, count: 1, structure: "block bitmap" },
                 Fixed { start: descriptor.inode_bitmap.0, count: 1, structure: "inode bitmap" },
                 Fixed { start: descriptor.inode_table.0, count: table, structure: "inode table" },
-            ]);
+            ];
+            self.check_end(number, &of_group);
+            fixed.extend(of_group);
             self.groups.push(group);
             self.tell(Pass::Groups, u64::from(number) + 1, u64::from(sb.groups));
         }
@@ -59,6 +61,21 @@ impl Checker<'_> {
         }
     }
 
+    /// Reports the structures of a group that are past the end of a truncated device.
+    fn check_end(&mut self, number: u32, structures: &[Fixed]) {
+        let shift = self.fs.superblock.block_size.shift();
+        let stored = self.fs.blocks.device().stored() >> shift;
+        for &Fixed { start, count, structure } in structures {
+            let end = start.saturating_add(count);
+            if stored < end && self.fs.blocks.contain(FsBlock(start), count) {
+                let place = Place::new(structure).block(FsBlock(start));
+                let what =
+                    format!("blocks {} to {end} are past the end of the device", start.max(stored));
+                self.findings.add(FindingSite::of_group(number, place), Kind::Damaged { what });
+            }
+        }
+    }
+
     fn group(&mut self, number: u32) -> Group {
         let sb = &self.fs.superblock;
         let block = self.fs.descriptor_block(number);
@@ -67,7 +84,8 @@ impl Checker<'_> {
             Ok(content) => content,
             Err(error) => {
                 self.findings.error(site(""), &error);
-                return Group { descriptor: Descriptor::default(), block, has_table: false };
+                let descriptor = self.fs.group(number).unwrap_or_default();
+                return Group { descriptor, block, has_table: descriptor.inode_table.0 != 0 };
             }
         };
         let bytes = &content[self.fs.descriptor_range(number)];
@@ -101,10 +119,34 @@ impl Checker<'_> {
         ] {
             self.check_place(number, site(field), start, count);
         }
+        self.use_copy(number, &mut descriptor, site, trusted);
         let has_table =
             self.fs.blocks.contain(descriptor.inode_table, self.fs.superblock.inode_table_blocks())
                 && descriptor.inode_table.0 != 0;
         Group { descriptor, block, has_table }
+    }
+
+    /// Replaces the positions in a damaged descriptor by those of a copy. The other passes can then check the group.
+    fn use_copy(
+        &mut self,
+        number: u32,
+        descriptor: &mut Descriptor,
+        site: impl Fn(&'static str) -> FindingSite,
+        is_summed: bool,
+    ) {
+        let Ok(used) = self.fs.group(number) else { return };
+        for (field, found, used) in [
+            ("bg_block_bitmap", &mut descriptor.block_bitmap, used.block_bitmap),
+            ("bg_inode_bitmap", &mut descriptor.inode_bitmap, used.inode_bitmap),
+            ("bg_inode_table", &mut descriptor.inode_table, used.inode_table),
+        ] {
+            // The wrong checksum of a descriptor has been reported.
+            if *found != used && is_summed {
+                let (stored, rule) = (found.0, "the position differs from the copies");
+                self.findings.add(site(field), Kind::Invalid { stored, rule });
+            }
+            *found = used;
+        }
     }
 
     fn check_flags(

@@ -34,6 +34,7 @@ impl Checker<'_> {
     pub(super) fn check_superblock(&mut self) {
         let (sb, raw) = (&self.fs.superblock, &self.superblock);
         let findings = &mut self.findings;
+        findings.check_end(&**self.fs.blocks.device(), sb.blocks_count << sb.block_size.shift());
         if sb.errors.count > 0 {
             let count = sb.errors.count;
             findings.add(PLACE.field("s_error_count"), Kind::RecordedErrors { count });

@@ -57,7 +57,8 @@ impl<'a> FreeBlocks<'a> {
         let bitmap = match self.bitmaps.entry(group) {
             Entry::Occupied(known) => known.into_mut(),
             Entry::Vacant(new) => {
-                let found = self.fs.group(group)?;
+                // The blocks of a group without a usable descriptor may be in use.
+                let Ok(found) = self.fs.group(group) else { return Ok(false) };
                 let read =
                     || self.fs.blocks.read(found.block_bitmap, PLACE.block(found.block_bitmap));
                 new.insert((!found.blocks_uninit).then(read).transpose()?)

@@ -124,7 +124,8 @@ impl Found {
         let size = usize::from(sb.inode_size);
         let per_block = (sb.block_size.bytes() / size) as u32;
         for number in 0..sb.groups {
-            let group = fs.group(number)?;
+            // A group without a usable descriptor is lost; the other groups are not.
+            let Ok(group) = fs.group(number) else { continue };
             if group.inodes_uninit {
                 continue;
             }
@@ -202,8 +203,8 @@ struct Tables {
 impl Tables {
     fn of(fs: &Ext4) -> Result<Self> {
         let sb = &fs.superblock;
-        let start = |group| Ok((fs.group(group)?.inode_table, group));
-        let mut starts = (0..sb.groups).map(start).collect::<Result<Vec<_>>>()?;
+        let start = |group| Some((fs.group(group).ok()?.inode_table, group));
+        let mut starts: Vec<_> = (0..sb.groups).filter_map(start).collect();
         starts.order();
         Ok(Self {
             starts,

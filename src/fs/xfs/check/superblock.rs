@@ -23,6 +23,9 @@ const FEWEST_EXTENTS: u64 = 2;
 
 impl Checker<'_> {
     pub(super) fn check_superblocks(&mut self) {
+        let geometry = &self.fs.superblock.geometry;
+        let size = geometry.blocks << geometry.block.shift();
+        self.findings.check_end(&**self.fs.metadata.device(), size);
         match self.fs.copy.as_ref().map(|copy| copy.fault.clone()) {
             None => self.check_first(),
             Some(Some(what)) => self.findings.add(PLACE, Kind::Damaged { what }),
