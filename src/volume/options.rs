@@ -126,7 +126,7 @@ impl VolumeOptions {
             false => How::Rescue(Rescue { superblock, no_journal, journal, realtime }),
         };
         let mut volume = Volume::open_on(device, how)?;
-        volume.faults = faults;
+        volume.faults.extend(faults);
         // The timer commits changes, so a file system that was opened only for reading gets no timer.
         if let (true, false, Some(writer)) = (self.write, self.commit.is_zero(), volume.fs.writer())
         {
