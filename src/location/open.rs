@@ -62,7 +62,6 @@ setters!(LocationOptions {
 });
 
 impl LocationOptions {
-    /// Sets [`locked`](Self#structfield.locked).
     #[doc(hidden)]
     #[must_use]
     pub fn locked(mut self, locked: bool) -> Self {
