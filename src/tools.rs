@@ -32,7 +32,7 @@ use crate::fs::ext4::{
 use crate::fs::{Clock, Footprint, find_format};
 use crate::integrity::{self, TailLoss};
 use crate::location::{Location, LocationOptions};
-use crate::probe::{SMALLEST, occupant, unknown_format};
+use crate::probe::{SMALLEST, membership, occupant, unknown_format};
 
 const XFS_SIZES: &str = "xfs_growfs grows a mounted XFS volume; no tool can shrink an XFS volume";
 
@@ -70,6 +70,15 @@ pub fn make(device: &dyn Device, options: &MkfsOptions) -> Result<Superblock> {
         check_empty(device)?;
     }
     mkfs(device, options)
+}
+
+/// Checks whether [`make`] can make a volume of these options on a device, and writes nothing. The content of the device is not checked.
+///
+/// # Errors
+/// The errors of [`make`] for impossible options, and for a volume that is too small for its metadata.
+#[doc(hidden)]
+pub fn plan(device: &dyn Device, options: &MkfsOptions) -> Result<()> {
+    ext4::plan(device, options)
 }
 
 /// Changes the superblock of an ext4 volume and all of its backups. The device must be open for writing. Returns the new superblock. If the
@@ -120,6 +129,16 @@ pub fn check_empty(device: &dyn Device) -> Result<()> {
         occupant(device)
     };
     found.map_or(Ok(()), |what| Err(Error::new(ErrorKind::Exists, what)))
+}
+
+/// Refuses a member of an MD array, and a physical volume of an LVM volume group. Even a user who wants to overwrite a device may not know
+/// that an array or a group uses it.
+///
+/// # Errors
+/// `Busy` with the name of the array or the group, and the command that removes the device from it; the errors of the device.
+#[doc(hidden)]
+pub fn check_member(device: &dyn Device) -> Result<()> {
+    membership(device)?.map_or(Ok(()), |what| Err(Error::new(ErrorKind::Busy, what)))
 }
 
 /// The block size of the file system on a device. `None` if the format is not known or the superblock is damaged.

@@ -32,6 +32,7 @@ mod psync;
 mod qemu_locks;
 mod queue;
 mod ram;
+mod range_locks;
 mod record;
 mod runs;
 mod segmented;

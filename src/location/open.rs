@@ -38,6 +38,9 @@ pub struct LocationOptions {
     pub compress: bool,
     /// The block size of a volume that will be created on the device. `None` selects the block size of the existing volume.
     pub block_size: Option<u32>,
+    /// Whether the caller has opened the same location already, and holds the locks of its file. The file is then opened without locks.
+    #[doc(hidden)]
+    pub locked: bool,
 }
 
 impl LocationOptions {
@@ -59,6 +62,13 @@ setters!(LocationOptions {
 });
 
 impl LocationOptions {
+    #[doc(hidden)]
+    #[must_use]
+    pub fn locked(mut self, locked: bool) -> Self {
+        self.locked = locked;
+        self
+    }
+
     /// The block size of the existing volume on a device, or of the volume that will be created.
     fn blocks_on(&self, device: &dyn Device) -> Option<usize> {
         self.block_size.map(|size| size as usize).or_else(|| block_size_on(device))
@@ -271,6 +281,7 @@ impl Site {
                 let opening = Opening::of(window, options.write).at(|| self)?;
                 let first = (self.part != Part::Whole).then(|| opening.place());
                 let Opening { window, above, mut fault } = opening;
+                let exclusive = exclusive && !options.locked;
                 let mode =
                     OpenMode { window, write: options.write, exclusive, ..OpenMode::default() };
                 let blocks = |device: &dyn Device| options.blocks_on(device);

@@ -333,6 +333,31 @@ impl Groups {
     }
 }
 
+/// Describes the volume group that uses a device. `None` if the device is no physical volume, or if it belongs to no group. The group of a
+/// physical volume without metadata areas is not known, so such a volume counts as used.
+///
+/// # Errors
+/// `Io`.
+pub(crate) fn user_of(device: &dyn Device) -> Result<Option<String>> {
+    let range = Range { device, start: 0, len: device.size() };
+    let label = match Label::read(range) {
+        Ok(Some(label)) => label,
+        Err(error) if matches!(error.kind(), ErrorKind::Io(_)) => return Err(error),
+        // A damaged label names no group.
+        Ok(None) | Err(_) => return Ok(None),
+    };
+    let texts: Vec<_> = label.texts(range).collect();
+    if texts.is_empty() && label.metadata().len() > 1 {
+        return Ok(None);
+    }
+    let name = texts.into_iter().find_map(|text| Some(Group::parse(&text.ok()?).ok()?.name));
+    let name = name.map_or_else(
+        || "an unknown volume group".to_owned(),
+        |name| format!("the volume group {name}"),
+    );
+    Ok(Some(format!("the device is an LVM physical volume of {name}")))
+}
+
 /// Formats an identity as the tools of LVM show it.
 fn shown(id: Id) -> String {
     let mut text = String::with_capacity(38);

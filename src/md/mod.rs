@@ -359,9 +359,15 @@ impl Assembly<'_> {
             return Err(self.too_few(missing));
         }
         for role in missing {
+            // If the newest superblock records the failure of the missing member, the missing member is older.
+            let is_in_use = self.array.roles.iter().any(|one| usize::from(*one) == *role);
+            let disks = self.slots.len();
             self.faults.push(match &self.slots[*role] {
                 Some((slot, _)) => format!("{} is not completely in sync", slot.name),
-                None => format!("the member with the role {role} is missing"),
+                None if is_in_use => format!(
+                    "the member with the role {role} of {disks} devices is missing: it may be newer, so the content may be old"
+                ),
+                None => format!("the member with the role {role} of {disks} devices is missing"),
             });
         }
         Ok(())

@@ -8,11 +8,15 @@ use std::collections::BTreeMap;
 use smallvec::{SmallVec, smallvec};
 
 use self::checks::{CHECKED, Checked};
+#[cfg(not(feature = "lvm"))]
+use self::magics::LVM;
+#[cfg(not(feature = "md"))]
+use self::magics::RAID;
 use self::magics::{At, MAGICS, Magic};
 use crate::device::Device;
-use crate::error::{Error, ErrorKind};
+use crate::error::{Error, ErrorKind, Result};
 #[cfg(feature = "lvm")]
-use crate::lvm::Groups;
+use crate::lvm::{self, Groups};
 #[cfg(feature = "md")]
 use crate::md;
 use crate::partition::PartitionTable;
@@ -162,6 +166,46 @@ fn array(device: &dyn Device) -> Option<String> {
 #[cfg(not(feature = "md"))]
 fn array(_: &dyn Device) -> Option<String> {
     None
+}
+
+/// Describes the MD array or the LVM volume group that uses a device, and the command that removes the device from it. `None` if no array
+/// and no group uses it.
+///
+/// # Errors
+/// The errors of the device.
+pub(crate) fn membership(device: &dyn Device) -> Result<Option<String>> {
+    if let Some(array) = member_of_array(device)? {
+        return Ok(Some(format!("{array}: mdadm --zero-superblock removes it from the array")));
+    }
+    let group = user_of(device)?;
+    Ok(group.map(|group| format!("{group}: vgreduce and pvremove remove it from the group")))
+}
+
+#[cfg(feature = "md")]
+fn member_of_array(device: &dyn Device) -> Result<Option<String>> {
+    match md::look(device) {
+        Ok(found) => Ok(found.map(|found| format!("the device is {found}"))),
+        Err(error) if matches!(error.kind(), ErrorKind::Io(_)) => Err(error),
+        // A damaged superblock names no array.
+        Err(_) => Ok(None),
+    }
+}
+
+#[cfg(not(feature = "md"))]
+fn member_of_array(device: &dyn Device) -> Result<Option<String>> {
+    let is_member = probe(device) == Some(RAID);
+    Ok(is_member.then(|| "the device is a member of a Linux RAID array".to_owned()))
+}
+
+#[cfg(feature = "lvm")]
+fn user_of(device: &dyn Device) -> Result<Option<String>> {
+    lvm::user_of(device)
+}
+
+#[cfg(not(feature = "lvm"))]
+fn user_of(device: &dyn Device) -> Result<Option<String>> {
+    let is_physical = probe(device) == Some(LVM);
+    Ok(is_physical.then(|| "the device is an LVM physical volume".to_owned()))
 }
 
 /// Describes content that a user may still need: a known format or a partition table. The text is a clause of a sentence. `None` if the

@@ -24,6 +24,7 @@ pub struct VolumeOptions {
     pub(super) journal: Option<Location>,
     pub(super) realtime: Option<Location>,
     pub(super) commit: Duration,
+    locked: bool,
 }
 
 impl VolumeOptions {
@@ -41,7 +42,16 @@ impl VolumeOptions {
             journal: None,
             realtime: None,
             commit: Duration::from_secs(5),
+            locked: false,
         }
+    }
+
+    /// The value of [`LocationOptions::locked`].
+    #[doc(hidden)]
+    #[must_use]
+    pub fn locked(mut self, locked: bool) -> Self {
+        self.locked = locked;
+        self
     }
 
     /// For volumes that are opened only for reading: selects a backup of the superblock. On ext4, `block` is the block of the file system
@@ -126,7 +136,7 @@ impl VolumeOptions {
             false => How::Rescue(Rescue { superblock, no_journal, journal, realtime }),
         };
         let mut volume = Volume::open_on(device, how)?;
-        volume.faults = faults;
+        volume.faults.extend(faults);
         // The timer commits changes, so a file system that was opened only for reading gets no timer.
         if let (true, false, Some(writer)) = (self.write, self.commit.is_zero(), volume.fs.writer())
         {
@@ -149,8 +159,8 @@ impl VolumeOptions {
     #[doc(hidden)] // This function is public for programs that open the device themselves.
     #[must_use]
     pub fn location_options(&self) -> LocationOptions {
-        let Self { engine, write, truncated, cached, .. } = *self;
-        LocationOptions { engine, write, truncated, cached, ..LocationOptions::default() }
+        let Self { engine, write, truncated, cached, locked, .. } = *self;
+        LocationOptions { engine, write, truncated, cached, locked, ..LocationOptions::default() }
     }
 }
 

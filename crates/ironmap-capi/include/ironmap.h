@@ -76,6 +76,76 @@ struct ironmap_dirent {
     char name[256];
 };
 
+// The options of `ironmap_disk_build`. All bytes that the caller does not set are 0, which stands for the default.
+struct ironmap_disk_options {
+    // The size of the disk in bytes; 0 stands for the needs of the partitions, or the size of the device.
+    uint64_t size;
+    // The sector size of an image: 512 or 4096; 0 stands for 512. A device has its own sector size.
+    uint32_t sector_size;
+    // 1 overwrites known content.
+    uint32_t force;
+    // The GUID of the disk, 16 bytes; NULL for a random or derived GUID.
+    const uint8_t *guid;
+    // All GUIDs, UUIDs and salts that are not given are derived from this text; NULL for random ones.
+    const char *seed;
+    // 1 makes a reproducible disk: no time on the disk is later than `source_date_epoch`, and without `seed`, values are derived from it.
+    uint32_t has_source_date_epoch;
+    // Must be 0.
+    uint32_t reserved;
+    // A time in seconds since 1970.
+    int64_t source_date_epoch;
+};
+
+// A partition that was made.
+struct ironmap_disk_part {
+    // The GUID of the type.
+    uint8_t kind[16];
+    // The GUID of the partition.
+    uint8_t guid[16];
+    // The first byte on the disk.
+    uint64_t start;
+    // The length in bytes.
+    uint64_t length;
+    // The content: "ext4", "FAT", "swap", "verity" or "".
+    char content[16];
+    // 1 if the partition has a hash tree of dm-verity in another partition.
+    uint32_t has_root_hash;
+    // The root hash of this tree.
+    uint8_t root_hash[32];
+};
+
+// The options of `ironmap_verity_make`. All bytes that the caller does not set are 0, which stands for the default.
+struct ironmap_verity_options {
+    // The size of a data block: a power of two from 512 to 524288; 0 stands for 4096.
+    uint32_t data_block_size;
+    // The size of a hash block: a power of two from 512 to 524288; 0 stands for 4096.
+    uint32_t hash_block_size;
+    // The salt; NULL for a random salt of 32 bytes.
+    const uint8_t *salt;
+    // The length of the salt in bytes, at most 256.
+    uint64_t salt_size;
+    // The UUID, 16 bytes; NULL for a random UUID.
+    const uint8_t *uuid;
+    // 1 overwrites known content in the place of the tree.
+    uint32_t force;
+    // Must be 0.
+    uint32_t reserved;
+};
+
+// A hash tree that was made.
+struct ironmap_verity_info {
+    // The root hash.
+    uint8_t root_hash[32];
+    // The UUID.
+    uint8_t uuid[16];
+    // The position of the superblock on the device of the tree, in bytes.
+    uint64_t offset;
+    // The length of the superblock and the tree in bytes.
+    uint64_t length;
+    // The number of data blocks.
+    uint64_t data_blocks;
+};
+
 // The reason for the failure of a call.
 //
 // `error` is the errno that the call has returned with a minus sign. `kind` is a name of the kind of failure, such as "NotFound" or
@@ -307,6 +377,62 @@ int ironmap_readdir(struct ironmap_directory *directory,
 // Closes a directory. Returns 0 or -EBADF.
 int ironmap_closedir(struct ironmap_directory *directory);
 
+// Makes a disk: a GPT, partitions, and their content, in an image file or on a device. An image file is made under a temporary name.
+//
+// Each of the `count` partitions is a text TYPE:SIZE[:KEY=VALUE,...], as for the command `ironmap disk`, such as "esp:256M:files=efi" or
+// "root:rest:files=tree,label=root". `options` may be NULL; `size` is `sizeof(struct ironmap_disk_options)`. `made` may be NULL; otherwise
+// the call stores the properties of the partitions in this array of `count` structures, and `made_size` is
+// `sizeof(struct ironmap_disk_part)`. `progress` and `arg` are used as in `ironmap_image_build`.
+//
+// Returns 0; -EEXIST if the location has known content and `force` is 0; -EBUSY if the location is in use, or is a member of an MD array or
+// of an LVM volume group; -ENOSPC if the content does not fit; -EINTR if `progress` has ended the call; -EAGAIN if no thread can be
+// started; -E2BIG for an option that this version does not know; -EINVAL for a wrong description; -ENOENT, -EACCES, -EIO.
+//
+// Requires:
+// The texts end with a zero byte, `parts` points to `count` texts, `options` can be read for `size` bytes, `made` is NULL or can be written
+// to for `count` structures, and `progress` can be called with `arg`.
+int ironmap_disk_build(const char *location,
+                       const char *const *parts,
+                       size_t count,
+                       const struct ironmap_disk_options *options,
+                       size_t size,
+                       struct ironmap_disk_part *made,
+                       size_t made_size,
+                       int (*progress)(void *arg, uint64_t files, uint64_t bytes),
+                       void *arg);
+
+// Makes the hash tree of the data at a location. The format is that of veritysetup. The tree is written to the location `hash`: a device, a
+// partition, or an image file, which is made if it does not exist. If `hash` is NULL, the tree is appended to the data, which must be an image
+// file. The data must not change afterwards.
+//
+// `options` may be NULL; `size` is `sizeof(struct ironmap_verity_options)`. The call stores the root hash and other properties of the tree in
+// `info`; `info_size` is `sizeof(struct ironmap_verity_info)`.
+//
+// Returns 0; -EEXIST if the place of the tree has known content and `force` is 0; -EBUSY if the data or the place are in use; -EAGAIN if no
+// thread can be started; -E2BIG for an option that this version does not know; -EINVAL for wrong options, and for data whose size is not a
+// multiple of a data block; -ENOENT, -EACCES, -EIO.
+//
+// Requires:
+// The texts end with a zero byte, `options` can be read for `size` bytes, and `info` can be written to for `info_size` bytes.
+int ironmap_verity_make(const char *data,
+                        const char *hash,
+                        const struct ironmap_verity_options *options,
+                        size_t size,
+                        struct ironmap_verity_info *info,
+                        size_t info_size);
+
+// Verifies each block of the data at a location with the hash tree at the location `hash` and a root hash of 32 bytes. If `hash` is NULL, the
+// tree is at the end of the data.
+//
+// Returns 0; -EUCLEAN if a block does not match: `ironmap_failure` names it; -EINVAL if there is no tree; -EBUSY if the data or the tree are
+// being written; -EAGAIN if no thread can be started; -ENOENT, -EACCES, -EIO.
+//
+// Requires:
+// The texts end with a zero byte, and `root_hash` can be read for 32 bytes.
+int ironmap_verity_check(const char *data,
+                         const char *hash,
+                         const uint8_t *root_hash);
+
 // Tells the reason of a failure.
 //
 // With a handle of any type, the reason is that of the last failed call on this handle, in any thread. With NULL, the reason is that of
@@ -444,7 +570,8 @@ int ironmap_fstat(struct ironmap_file *file,
 int ironmap_ftruncate(struct ironmap_file *file, uint64_t len);
 
 // Sets the permissions of a file of a volume: the lower twelve bits of its mode. Returns the same as `ironmap_ftruncate`.
-int ironmap_fchmod(struct ironmap_file *file, uint32_t mode);
+int ironmap_fchmod(struct ironmap_file *file,
+                   uint32_t mode);
 
 // Allocates, frees or moves the blocks of a range of a file of a volume. `mode` is that of `fallocate(2)`: 0, FALLOC_FL_KEEP_SIZE, or
 // FALLOC_FL_PUNCH_HOLE, FALLOC_FL_ZERO_RANGE, FALLOC_FL_COLLAPSE_RANGE or FALLOC_FL_INSERT_RANGE.
@@ -572,10 +699,22 @@ int ironmap_image_source_date_epoch(struct ironmap_image *image,
 // Returns the same as `ironmap_image_size`.
 int ironmap_image_owner(struct ironmap_image *image, uint32_t uid, uint32_t gid);
 
-// Allows the build to replace an existing file system, if `force` is not 0.
+// Makes a new image in the format qcow2 with compressed clusters. `method` is "deflate" or "zstd". The location of the build is then
+// "qcow2:FILE", and FILE does not exist.
+//
+// Returns the same as `ironmap_image_size`, and -EINVAL for another method.
+//
+// Requires:
+// `method` ends with a zero byte.
+int ironmap_image_compress(struct ironmap_image *image,
+                           const char *method);
+
+// Replaces an existing file system, if `force` is not 0. A member of an MD array or of an LVM volume group is never replaced: the build
+// returns -EBUSY.
 //
 // Returns the same as `ironmap_image_size`.
-int ironmap_image_force(struct ironmap_image *image, int force);
+int ironmap_image_force(struct ironmap_image *image,
+                        int force);
 
 // Builds the image at a location: the path of an image file, which appears when it is complete, or a device.
 //
@@ -835,7 +974,10 @@ ptrdiff_t ironmap_pool_pwrite(struct ironmap_pool_file *file, const void *memory
 //
 // Requires:
 // `memory` can be read for `len` bytes, and `pos` is NULL or can be written to.
-int ironmap_pool_append(struct ironmap_pool_file *file, const void *memory, size_t len, uint64_t *pos);
+int ironmap_pool_append(struct ironmap_pool_file *file,
+                        const void *memory,
+                        size_t len,
+                        uint64_t *pos);
 
 // Reads several ranges of a file, and waits for all of them. The reads are in flight together. The call sets the `result` of each. `size` is
 // `sizeof(struct ironmap_pool_read)`. Any thread may call it.
@@ -908,7 +1050,9 @@ int ironmap_volume_queue(struct ironmap_volume *volume,
 //
 // Requires:
 // `queue` can be written to.
-int ironmap_host_queue(struct ironmap_host *host, uint32_t depth, struct ironmap_queue **queue);
+int ironmap_host_queue(struct ironmap_host *host,
+                       uint32_t depth,
+                       struct ironmap_queue **queue);
 
 // Frees a queue, closes the files that were opened on it, and waits for its requests. Their completions are lost.
 //

@@ -11,6 +11,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 
 use ::ironmap_image::progress::{Bar, Total};
 use ::ironmap_image::{Content, Failure, Image, Reason, Stop};
+use ironmap::device::image::Compression;
 use ironmap::{Errno, Error, Location, NewSize};
 use parking_lot::Mutex;
 
@@ -24,7 +25,7 @@ use crate::tables::{IMAGES, ironmap_image, locked};
 pub(crate) struct Builder(Mutex<Option<Image>>);
 
 /// A failure of the image crate as an error of the library.
-fn error(failure: &Failure) -> Error {
+pub(crate) fn error(failure: &Failure) -> Error {
     let errno = failure.errno().unwrap_or(match failure.reason() {
         Reason::Usage => Errno::EINVAL,
         Reason::Corrupt => Errno::EUCLEAN,
@@ -281,7 +282,29 @@ pub extern "C" fn ironmap_image_owner(image: *mut ironmap_image, uid: u32, gid: 
     describe(image, || Ok(()), |image, ()| image.owner(uid, gid))
 }
 
-/// Allows the build to replace an existing file system, if `force` is not 0.
+/// Makes a new image in the format qcow2 with compressed clusters. `method` is "deflate" or "zstd". The location of the build is then
+/// "qcow2:FILE", and FILE does not exist.
+///
+/// Returns the same as `ironmap_image_size`, and -EINVAL for another method.
+///
+/// # Safety
+/// `method` ends with a zero byte.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn ironmap_image_compress(
+    image: *mut ironmap_image,
+    method: *const c_char,
+) -> c_int {
+    // SAFETY: the caller guarantees that `method` is NULL or ends with a zero byte.
+    let prepare = || match unsafe { text(method, "the method") }? {
+        b"deflate" => Ok(Compression::Deflate),
+        b"zstd" => Ok(Compression::Zstd),
+        _ => Err(Error::invalid("the method must be deflate or zstd")),
+    };
+    describe(image, prepare, Image::compress)
+}
+
+/// Replaces an existing file system, if `force` is not 0. A member of an MD array or of an LVM volume group is never replaced: the build
+/// returns -EBUSY.
 ///
 /// Returns the same as `ironmap_image_size`.
 #[unsafe(no_mangle)]
@@ -340,10 +363,14 @@ impl Bar for Progress {
 
 /// A function that is called with `arg`, and with the numbers of files and bytes that were copied. The job ends if it returns another value
 /// than 0.
-type ProgressFunction =
+pub(crate) type ProgressFunction =
     Option<unsafe extern "C" fn(arg: *mut c_void, files: u64, bytes: u64) -> c_int>;
 
-fn progress(function: ProgressFunction, arg: *mut c_void, stop: &Stop) -> Option<Arc<dyn Bar>> {
+pub(crate) fn progress(
+    function: ProgressFunction,
+    arg: *mut c_void,
+    stop: &Stop,
+) -> Option<Arc<dyn Bar>> {
     let (files, bytes) = (AtomicU64::new(0), AtomicU64::new(0));
     let (stop, calling) = (stop.clone(), Mutex::new(()));
     Some(Arc::new(Progress { function: function?, arg, files, bytes, stop, calling }))

@@ -1,4 +1,4 @@
-//! The C library of ironmap: volumes, files of the host, queues, pools and images for C, C++ and Go.
+//! The C library of ironmap: volumes, files of the host, queues, pools, images and disks for C, C++ and Go.
 //!
 //! The header `include/ironmap.h` and the manual pages in `man/` are made from the functions of this crate and their documentation. The sections
 //! below are those of the page ironmap(3).
@@ -68,6 +68,7 @@
 pub mod buffer;
 pub mod check;
 pub mod directory;
+pub mod disk;
 pub mod failure;
 pub mod file;
 mod handle;

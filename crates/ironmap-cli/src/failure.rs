@@ -6,6 +6,7 @@ use std::process::ExitCode;
 
 use clap::error::{ContextKind, ContextValue, ErrorKind as ClapKind};
 use ironmap::ErrorKind;
+use ironmap_image::room::Overwrite;
 use ironmap_image::{Failure, Reason};
 
 use crate::terminal::one_line;
@@ -87,7 +88,20 @@ fn misused(what: &str, command: &str, one_code: bool) -> ExitCode {
 /// The hint in messages. It names the option with which a command overwrites a device that is not empty.
 pub(crate) const FORCED: &str = "-F overwrites it";
 
-/// Adds a hint to the failure if the cause is a device or a file that is not empty.
+/// Adds a hint to the failure if the cause is a device or a file that is not empty, or a member of an array or of a volume group.
 pub(crate) fn hint_at(instead: &str) -> impl Fn(Failure) -> Failure {
-    move |failure| if failure.is_of(ErrorKind::Exists) { failure.because(instead) } else { failure }
+    move |failure| match failure.is_of(ErrorKind::Exists) {
+        true => failure.because(instead),
+        false if failure.is_of_member() => failure.because("-F -F overwrites it"),
+        false => failure,
+    }
+}
+
+/// The content that a command overwrites, if `-F` is given this number of times.
+pub(crate) fn overwrite(forces: u8) -> Overwrite {
+    match forces {
+        0 => Overwrite::Unknown,
+        1 => Overwrite::Content,
+        _ => Overwrite::Members,
+    }
 }

@@ -6,6 +6,7 @@ use std::io;
 use std::path::Path;
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
 
+use ironmap::device::Device;
 use ironmap::fs::{Clock, Timestamp};
 use ironmap::{Location, Volume, VolumeOptions};
 
@@ -54,6 +55,8 @@ pub struct Context {
     pub(crate) realtime_of: OnceLock<Location>,
     /// The location of the new image that the job makes, and its present location under a temporary name.
     aside: Mutex<Option<(Location, Location)>>,
+    /// The location that the job holds, with the open device that has the locks.
+    pub(crate) held: Mutex<Option<(Location, Arc<dyn Device>)>>,
 }
 
 impl Context {
@@ -66,8 +69,8 @@ impl Context {
         source_date: Result<Option<i64>, String>,
     ) -> Arc<Self> {
         let (told, realtime_of) = (Mutex::default(), OnceLock::new());
-        let aside = Mutex::default();
-        Arc::new(Self { caller, stop, opening, source_date, told, realtime_of, aside })
+        let (aside, held) = (Mutex::default(), Mutex::default());
+        Arc::new(Self { caller, stop, opening, source_date, told, realtime_of, aside, held })
     }
 
     /// From now on, uses the file at `path`, a temporary name, in place of the file of `volume`. [`end_aside`](Self::end_aside) ends this.

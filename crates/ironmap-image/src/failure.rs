@@ -37,6 +37,7 @@ pub struct Failure {
     /// The errno, if a call of the host failed.
     host: Option<Errno>,
     too_small: Option<Box<TooSmall>>,
+    is_of_member: bool,
 }
 
 /// A new volume that is too small for its content.
@@ -62,7 +63,8 @@ impl Failure {
     /// A failure with this reason and message.
     pub fn with(reason: Reason, message: impl Into<String>) -> Self {
         let message = message.into();
-        Self { reason, message, place: None, kind: None, host: None, too_small: None }
+        let (place, kind, host, too_small) = (None, None, None, None);
+        Self { reason, message, place, kind, host, too_small, is_of_member: false }
     }
 
     /// The failure for arguments that request an operation that is not possible.
@@ -79,6 +81,16 @@ impl Failure {
     pub fn open(error: &Error) -> Self {
         let reason = if is_corrupt(error) { Reason::Corrupt } else { Reason::Refused };
         Self { kind: Some(error.kind()), ..Self::with(reason, error.to_string()) }
+    }
+
+    /// The failure to overwrite a device that an array or a volume group uses.
+    pub(crate) fn of_member(error: &Error) -> Self {
+        Self { is_of_member: true, ..Self::open(error) }
+    }
+
+    /// Whether the failure means that an array or a volume group uses the device to overwrite.
+    pub fn is_of_member(&self) -> bool {
+        self.is_of_member
     }
 
     /// The failure of an operation on a file of a volume. The message ends with the errno of Linux for the error.

@@ -99,4 +99,5 @@ pub use self::context::Context;
 pub use self::failure::{Failure, Reason};
 pub use self::image::{Image, OpenImage};
 pub use self::report::Report;
+pub use self::room::Overwrite;
 pub use self::stop::Stop;

@@ -1,11 +1,13 @@
 //! Opens volumes and devices with the options that apply to every volume of a job, and prints the faults that the library tolerates.
 
-use std::sync::PoisonError;
+use std::path::Path;
 use std::sync::mpsc::{RecvTimeoutError, channel};
+use std::sync::{Arc, MutexGuard, PoisonError};
 use std::time::Duration;
 
-use ironmap::location::{LocationOptions, Medium, OpenLocation};
-use ironmap::{Location, Volume, VolumeOptions};
+use ironmap::device::Device;
+use ironmap::location::{LocationOptions, Medium, OpenLocation, Site};
+use ironmap::{Engine, Location, Volume, VolumeOptions};
 
 use crate::context::Context;
 use crate::failure::Failure;
@@ -23,6 +25,16 @@ pub struct Opening {
     pub journal: Option<Location>,
     /// The value of `--realtime`.
     pub realtime: Option<Location>,
+}
+
+/// The locks of a job on a location: see [`Context::hold`].
+#[must_use]
+pub struct Held(Arc<Context>);
+
+impl Drop for Held {
+    fn drop(&mut self) {
+        *self.0.held() = None;
+    }
 }
 
 impl Context {
@@ -84,6 +96,33 @@ impl Context {
         options.superblock(*superblock).journal(journal.clone()).realtime(realtime.clone())
     }
 
+    /// Locks a file or a device, so that no other program can use it between two steps of a job. The job opens the location several times
+    /// without other locks, until the result is dropped. Other locations, and files that do not exist, are not locked.
+    ///
+    /// # Errors
+    /// The errors of the library.
+    pub fn hold(self: &Arc<Self>, location: &Location) -> ironmap::Result<Held> {
+        let file = match location {
+            Location::Plain(Site { medium: Medium::File(path), .. }) => Some(&**path),
+            _ => location.whole_file(),
+        };
+        if file.is_some_and(Path::exists) {
+            let how = LocationOptions::new().engine(Engine::Psync).write(true);
+            let opened = self.open_device(location, &how)?;
+            *self.held() = Some((location.clone(), opened.device));
+        }
+        Ok(Held(Arc::clone(self)))
+    }
+
+    /// Whether the job holds the locks of this location.
+    pub(crate) fn is_held(&self, location: &Location) -> bool {
+        self.held().as_ref().is_some_and(|(held, _)| held == location)
+    }
+
+    fn held(&self) -> MutexGuard<'_, Option<(Location, Arc<dyn Device>)>> {
+        self.held.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
     /// Opens the device at a location, and prints a note for each fault that the library tolerates. With `--truncated`, a partition may end
     /// past the end of the device if the device is opened only for reading.
     ///
@@ -95,7 +134,8 @@ impl Context {
         options: &LocationOptions,
     ) -> ironmap::Result<OpenLocation> {
         let truncated = options.truncated || (self.opening.truncated && !options.write);
-        let opened = self.place_of(location).open(&options.truncated(truncated))?;
+        let options = options.truncated(truncated).locked(self.is_held(location));
+        let opened = self.place_of(location).open(&options)?;
         self.tell_faults(location, &opened.faults);
         Ok(opened)
     }
@@ -117,7 +157,8 @@ impl Context {
     ) -> Result<Volume, Failure> {
         self.check_realtime(location)?;
         let place = self.place_of(location);
-        let opened = || self.caller.open(&place, &self.with_opening(options));
+        let options = self.with_opening(options).locked(self.is_held(location));
+        let opened = || self.caller.open(&place, &options);
         let volume = if matches!(location.data().medium, Medium::Nbd(_)) {
             self.announce_if_slow(location, opened)
         } else {

@@ -13,6 +13,8 @@ use crate::room::{Room, extend, set_len};
 /// # Errors The volume cannot be opened, or cannot have this size. The image file then keeps its length. After an error of the device, the
 /// file may get another length, because the volume may already have the new size.
 pub fn resize(volume: &Location, size: NewSize, report: &Report) -> Result<Resized, Failure> {
+    let held = report.context().hold(volume);
+    let _held = held.map_err(|error| Failure::open(&error))?;
     let image = volume.whole_file();
     let room = match (image, size) {
         (Some(image), NewSize::Bytes(size)) => {

@@ -15,7 +15,25 @@ use ironmap::{Errno, Error, ErrorKind, Location};
 
 use crate::context::Context;
 use crate::failure::Failure;
-use crate::new_image::NewImage;
+use crate::new_image::{self, NewImage};
+
+/// The content of a device or image that may be overwritten.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
+pub enum Overwrite {
+    /// Only content of an unknown format.
+    #[default]
+    Unknown,
+    /// Any content, except for members of arrays and of volume groups.
+    Content,
+    /// Any content.
+    Members,
+}
+
+impl From<bool> for Overwrite {
+    fn from(force: bool) -> Self {
+        if force { Self::Content } else { Self::Unknown }
+    }
+}
 
 /// How an image got the requested size.
 pub enum Room {
@@ -76,12 +94,13 @@ pub fn file_of(location: &Location) -> Option<(&Path, Format)> {
 }
 
 /// Creates an image file of this size under a temporary name, or extends an existing raw image. `path` and `format` are those of `volume`.
-/// Without `force`, an existing image must be empty. The caller then calls [`Context::end_aside`].
+/// The content of an existing image must be content that may be overwritten. The caller must hold the existing image (see
+/// [`Context::hold`]), and then calls [`Context::end_aside`].
 pub fn make(
     volume: &Location,
     (path, format): (&Path, Format),
     size: u64,
-    force: bool,
+    overwrite: Overwrite,
     context: &Context,
 ) -> Result<Room, Failure> {
     let Some(image) = NewImage::create_aside(path, format)? else {
@@ -90,10 +109,13 @@ pub fn make(
         }
         // The positions of guard tags, and of the backup of a partition table, count from the end of the file. An extension would move the
         // end, so the tags and the backup would not be found.
-        if !force && path.is_file() {
-            let file = BlockFile::open(path, &OpenMode { write: true, ..OpenMode::default() });
+        if path.is_file() {
+            if !context.is_held(volume) {
+                return Err(new_image::replaced(path));
+            }
+            let file = BlockFile::open(path, &OpenMode { exclusive: false, ..OpenMode::default() });
             let file = file.map_err(|error| Failure::open(&error))?;
-            check_empty(&Psync::new(Arc::new(file)), path.display())?;
+            check(&Psync::new(Arc::new(file)), path.display(), overwrite)?;
         }
         return extend(path, size);
     };
@@ -176,29 +198,48 @@ pub fn missing(volume: &Location, error: Error) -> Error {
     Error::new(ErrorKind::NotFound, what).at(volume)
 }
 
-/// Refuses a device that is not empty.
+/// Refuses a device whose content must not be overwritten.
 ///
 /// # Errors
-/// A failure of the kind `Exists` if the device is not empty; the errors of the device.
-pub fn check_empty(device: &dyn Device, place: impl Display) -> Result<(), Failure> {
-    ironmap::tools::check_empty(device).map_err(|error| Failure::open(&error.at(place)))
+/// A failure of the kind `Exists` if the device has known content; [`Failure::is_of_member`] if an array or a volume group uses the device;
+/// the errors of the device.
+pub fn check(
+    device: &dyn Device,
+    place: impl Display,
+    overwrite: Overwrite,
+) -> Result<(), Failure> {
+    if overwrite == Overwrite::Members {
+        return Ok(());
+    }
+    if let Err(error) = ironmap::tools::check_member(device) {
+        let is_member = error.kind() == ErrorKind::Busy;
+        let error = error.at(place);
+        return Err(if is_member { Failure::of_member(&error) } else { Failure::open(&error) });
+    }
+    match overwrite {
+        Overwrite::Unknown => {
+            ironmap::tools::check_empty(device).map_err(|error| Failure::open(&error.at(place)))
+        }
+        _ => Ok(()),
+    }
 }
 
-/// Refuses a range of a device that is not empty.
+/// Refuses a range of a device whose content must not be overwritten.
 ///
 /// # Errors
-/// The errors of [`check_empty`].
-pub fn check_empty_range(
+/// The errors of [`check`].
+pub fn check_range(
     device: &Arc<dyn Device>,
     range: &Range<u64>,
     place: impl Display,
+    overwrite: Overwrite,
 ) -> Result<(), Failure> {
     if *range == (0..device.size()) {
-        return check_empty(&**device, place);
+        return check(&**device, place, overwrite);
     }
     let part = [Segment::linear(range.start, range.end - range.start)];
     let part = Segmented::new(Arc::clone(device), &part);
-    check_empty(&part.map_err(|error| Failure::open(&error))?, place)
+    check(&part.map_err(|error| Failure::open(&error))?, place, overwrite)
 }
 
 /// Refuses to replace a block device or an image that has content. A pipe or a terminal has no content, so it is accepted.
@@ -212,7 +253,7 @@ pub fn check_replaced(path: &Path) -> Result<(), Failure> {
     }
     let mode = OpenMode { direct: false, exclusive: false, ..OpenMode::default() };
     match BlockFile::open(path, &mode) {
-        Ok(file) => check_empty(&Psync::new(Arc::new(file)), path.display()),
+        Ok(file) => check(&Psync::new(Arc::new(file)), path.display(), Overwrite::Unknown),
         // The file cannot be read, so it is not known whether the file has content. The permissions of the host decide whether it can be
         // replaced.
         Err(error) if error.errno() == Errno::EACCES => Ok(()),
@@ -220,16 +261,14 @@ pub fn check_replaced(path: &Path) -> Result<(), Failure> {
     }
 }
 
-/// Extends an image file that is too short. A device, and an image that is long enough, are not changed.
+/// Extends an image file that is too short. A device, and an image that is long enough, are not changed. The caller holds the lock of the
+/// image (see [`Context::hold`]).
 pub fn extend(path: &Path, size: u64) -> Result<Room, Failure> {
     let failed = |error| Failure::host(path.display(), error);
     let metadata = path.metadata().map_err(failed)?;
     if !metadata.is_file() || metadata.len() >= size {
         return Ok(Room::Old);
     }
-    // The image is opened for writing as a test: the open fails if another program uses the image.
-    let mode = OpenMode { write: true, ..OpenMode::default() };
-    drop(BlockFile::open(path, &mode).map_err(|error| Failure::open(&error))?);
     set_len(path, size).map_err(failed)?;
     Ok(Room::Extended { path: path.to_owned(), from: metadata.len() })
 }

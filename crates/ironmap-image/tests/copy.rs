@@ -99,3 +99,46 @@ fn several_sources_are_copied_as_by_cp() {
     let (is_clean, found) = run(Command::new("e2fsck").arg("-fn").arg(&image));
     assert!(is_clean, "{found}");
 }
+
+/// Tries to lock an image at each open of a volume.
+struct Rival(std::path::PathBuf, Arc<Mutex<Vec<bool>>>);
+
+impl Caller for Rival {
+    fn print(&self, _: &str) {}
+    fn say(&self, _: &str) -> io::Result<()> {
+        Ok(())
+    }
+    fn show_progress(&self) -> Option<Arc<dyn Bar>> {
+        None
+    }
+    fn catch_signals(&self) {}
+    fn open(
+        &self,
+        location: &Location,
+        options: &ironmap::VolumeOptions,
+    ) -> ironmap::Result<ironmap::Volume> {
+        let mode = ironmap::device::OpenMode::default();
+        let locked = ironmap::device::BlockFile::open(&self.0, &mode).is_err();
+        self.1.lock().unwrap().push(locked);
+        options.open(location)
+    }
+}
+
+/// A build holds an existing image from before its extension until the end of the copy, also between the steps.
+#[test]
+fn an_image_is_locked_between_the_steps_of_a_build() {
+    let dir = tempfile::tempdir().unwrap();
+    let (tree, image) = (dir.path().join("tree"), dir.path().join("disk.img"));
+    fs::create_dir(&tree).unwrap();
+    fs::write(tree.join("file"), "content").unwrap();
+    fs::File::create(&image).unwrap().set_len(1 << 20).unwrap();
+    let opens = Arc::default();
+    let rival = Box::new(Rival(image.clone(), Arc::clone(&opens)));
+    let context = Context::new(rival, Stop::default(), Opening::default(), Ok(None));
+    let location = Location::parse(image.as_os_str()).unwrap();
+    let made = Image::ext4().size(32 << 20).add(&tree);
+    made.build_with(&location, &mut Report::new(context)).unwrap();
+    assert_eq!(*opens.lock().unwrap(), [true]);
+    // The locks end with the build.
+    Image::open(&image).unwrap().resize(ironmap::NewSize::Minimum).unwrap();
+}

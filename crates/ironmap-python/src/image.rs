@@ -6,6 +6,7 @@ use std::os::unix::ffi::{OsStrExt, OsStringExt};
 use std::path::PathBuf;
 use std::sync::Arc;
 
+use ironmap::device::image::Compression;
 use ironmap::fs::ext4::{MkfsOptions, Superblock};
 use ironmap::{Location, NewSize};
 use ironmap_image::oci::Platform;
@@ -40,6 +41,7 @@ pub(crate) struct Description {
     device_table: Option<Vec<u8>>,
     block_size: Option<u32>,
     inodes: Option<u64>,
+    compress: Option<String>,
     force: bool,
     skip_failed: bool,
 }
@@ -103,7 +105,7 @@ impl Parsed {
 
 impl Description {
     /// Returns the image without its sources.
-    fn image(self, stop: &Stop) -> Image {
+    fn image(self, stop: &Stop) -> PyResult<Image> {
         let mut options = MkfsOptions::new();
         options.block_size = self.block_size;
         options.inodes = self.inodes;
@@ -120,6 +122,12 @@ impl Description {
             None if self.shrink => image.shrink(),
             None => image.fit(),
         };
+        match self.compress.as_deref() {
+            None => {}
+            Some("deflate") => image = image.compress(Compression::Deflate),
+            Some("zstd") => image = image.compress(Compression::Zstd),
+            Some(_) => return Err(PyValueError::new_err("compress must be 'deflate' or 'zstd'")),
+        }
         if let Some(label) = self.label {
             image = image.label(label);
         }
@@ -138,7 +146,7 @@ impl Description {
         if let Some(table) = self.device_table {
             image = image.device_table(path_of(table));
         }
-        image
+        Ok(image)
     }
 }
 
@@ -162,7 +170,7 @@ pub(crate) fn build_image(
     let sources = sources.map(|source| Parsed::new(py, source, &mut functions.readers));
     let sources: Vec<_> = sources.collect::<PyResult<_>>()?;
     let (stop, to_python) = (Stop::default(), functions.progress.is_some());
-    let to_fill = description.image(&stop);
+    let to_fill = description.image(&stop)?;
     let volume = OsString::from_vec(image.to_vec());
     let made = run(py, &functions, &stop, move |caller| {
         let sources = sources.into_iter().map(|source| source.content(&caller));

@@ -5,6 +5,7 @@
 //! end of the interpreter.
 
 mod buffer;
+mod disk;
 mod errors;
 mod file;
 mod image;
@@ -23,6 +24,9 @@ fn _native(module: &Bound<'_, PyModule>) -> PyResult<()> {
     module.add_class::<store::Store>()?;
     module.add_class::<file::FileCore>()?;
     module.add_function(wrap_pyfunction!(image::build_image, module)?)?;
+    module.add_function(wrap_pyfunction!(disk::build_disk, module)?)?;
+    module.add_function(wrap_pyfunction!(disk::check_verity, module)?)?;
+    module.add_function(wrap_pyfunction!(disk::make_verity, module)?)?;
     module.add_function(wrap_pyfunction!(image::extract_image, module)?)?;
     module.add_function(wrap_pyfunction!(image::resize_image, module)?)?;
     module.add_function(wrap_pyfunction!(process::require_main_interpreter, module)?)?;

@@ -22,6 +22,10 @@ LAYOUT(sizeof(struct ironmap_volume_info) == 80);
 LAYOUT(sizeof(struct ironmap_check_report) == 56);
 LAYOUT(sizeof(struct ironmap_host_report) == 272);
 LAYOUT(sizeof(struct ironmap_finding) == 40);
+LAYOUT(sizeof(struct ironmap_disk_options) == 48);
+LAYOUT(sizeof(struct ironmap_disk_part) == 104);
+LAYOUT(sizeof(struct ironmap_verity_options) == 40);
+LAYOUT(sizeof(struct ironmap_verity_info) == 72);
 LAYOUT(IRONMAP_O_ASSUME_NO_DEDUPE == 1 << 30);
 
 int main(void) {

@@ -244,12 +244,48 @@ static void wrong_images(const struct handles *h) {
     is(ironmap_image_add_tar(image, "tar", NULL, NULL, 0), -EINVAL);
     is(ironmap_image_inject(image, "/f", NULL, 1, 0600, 0, 0), -EFAULT);
     is(ironmap_image_uuid(image, NULL), -EFAULT);
+    is(ironmap_image_compress(image, "lzma"), -EINVAL);
     is(ironmap_image_size(image, 1 << 20), 0);
     is(ironmap_image_build(image, "/missing/image", silent_progress, NULL), -ENOENT);
     is(ironmap_image_size(image, 1 << 20), -EINVAL);
     is(ironmap_image_build(image, "/missing/image", NULL, NULL), -EINVAL);
     is(ironmap_image_extract("/missing image", "/", "/missing", NULL, NULL), -ENOENT);
     is(ironmap_image_resize("/missing image", 0, NULL), -ENOENT);
+}
+
+// A disk with a volume and its hash tree. The tree matches the data until a byte changes. A wrong description makes no disk.
+static void disks(void) {
+    char path[] = "/var/tmp/ironmap-disk-XXXXXX", data[64], hash[64];
+    const char *parts[] = {"root:4M:fs=ext4,label=root", "root-verity:1M"};
+    const char *unknown[] = {"root:4M:colour=red"};
+    const struct ironmap_disk_options wrong = {.reserved = 1}, forced = {.force = 1, .seed = "seed", .sector_size = 512};
+    const struct ironmap_verity_options blocks = {.data_block_size = 1000};
+    struct ironmap_disk_part made[2];
+    struct ironmap_verity_info tree;
+    int fd = mkstemp(path);
+    holds(fd >= 0);
+    snprintf(data, sizeof data, "%s@p1", path);
+    snprintf(hash, sizeof hash, "%s@p2", path);
+    is(ironmap_disk_build(path, NULL, 1, NULL, 0, NULL, 0, NULL, NULL), -EINVAL);
+    is(ironmap_disk_build(path, parts, 0, NULL, 0, NULL, 0, NULL, NULL), -EINVAL);
+    is(ironmap_disk_build(path, unknown, 1, NULL, 0, NULL, 0, NULL, NULL), -EINVAL);
+    is(ironmap_disk_build(path, parts, 2, &wrong, sizeof wrong, NULL, 0, NULL, NULL), -EINVAL);
+    is(ironmap_disk_build(path, parts, 2, NULL, 0, made, sizeof *made, NULL, NULL), 0);
+    holds(made[0].length == 4 << 20 && strcmp(made[0].content, "ext4") == 0 && made[0].has_root_hash == 1);
+    holds(made[1].length == 1 << 20 && strcmp(made[1].content, "verity") == 0);
+    is(ironmap_disk_build(path, parts, 2, NULL, 0, NULL, 0, NULL, NULL), -EEXIST);
+    is(ironmap_disk_build(path, parts, 2, &forced, sizeof forced, made, sizeof *made, NULL, NULL), 0);
+    is(ironmap_verity_check(data, hash, made[0].root_hash), 0);
+    is(ironmap_verity_check(data, hash, made[1].root_hash), -EUCLEAN);
+    is(ironmap_verity_check(data, NULL, made[0].root_hash), -EINVAL);
+    is(ironmap_verity_make(data, hash, NULL, 0, &tree, sizeof tree), -EEXIST);
+    is(ironmap_verity_make(data, hash, &blocks, sizeof blocks, &tree, sizeof tree), -EINVAL);
+    is(ironmap_verity_make(data, hash, NULL, 0, NULL, 0), -EINVAL);
+    holds(pwrite(fd, "x", 1, (off_t)made[0].start + 5000) == 1);
+    is(ironmap_verity_check(data, hash, made[0].root_hash), -EUCLEAN);
+    close(fd);
+    unlink(path);
+    is(ironmap_verity_make("/missing", NULL, NULL, 0, &tree, sizeof tree), -ENOENT);
 }
 
 // The reason of a failure is kept for the thread, and for each handle until it is closed.
@@ -299,6 +335,7 @@ void run_wrong_uses(struct run *run) {
     wrong_names(&handles);
     failures(&handles);
     wrong_images(&handles);
+    disks();
     close_handles(&handles);
     for (int type = HOST; type < TYPES; type++) {
         refused(type, handles.of[type], EBADF, "a closed handle");

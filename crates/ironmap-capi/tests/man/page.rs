@@ -10,7 +10,7 @@ use crate::roff;
 
 /// The pages and the modules whose functions and structures they describe. The title of a page is the first sentence of the module's
 /// documentation.
-pub(crate) const GROUPS: [(&str, &[&str]); 10] = [
+pub(crate) const GROUPS: [(&str, &[&str]); 11] = [
     ("ironmap_volume", &["volume"]),
     ("ironmap_names", &["names", "stat"]),
     ("ironmap_file", &["file"]),
@@ -19,6 +19,7 @@ pub(crate) const GROUPS: [(&str, &[&str]); 10] = [
     ("ironmap_pool", &["pool"]),
     ("ironmap_directory", &["directory"]),
     ("ironmap_check", &["check"]),
+    ("ironmap_disk", &["disk"]),
     ("ironmap_image", &["image"]),
     ("ironmap_failure", &["failure"]),
 ];

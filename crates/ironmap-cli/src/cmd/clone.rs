@@ -7,6 +7,7 @@ use std::sync::mpsc::{Sender, channel};
 use std::sync::{Mutex, PoisonError};
 use std::{panic, thread};
 
+use clap::ArgAction;
 use ironmap::device::Device;
 use ironmap::fs::FileType;
 use ironmap::location::{LocationOptions, Medium, OpenLocation, Site};
@@ -18,7 +19,7 @@ use ironmap_image::spared::Spared;
 use ironmap_image::{Failure, Report};
 
 use crate::compress::Method;
-use crate::failure::{FORCED, hint_at};
+use crate::failure::{FORCED, hint_at, overwrite};
 use crate::interrupt;
 use crate::target;
 
@@ -43,9 +44,9 @@ Examples:
   ironmap clone qcow2:guest.qcow2@p2 root.img
   ironmap clone --compress zstd disk.img qcow2:small.qcow2")]
 pub(crate) struct Args {
-    /// Overwrite a file system or a partition table
-    #[arg(short = 'F', long)]
-    force: bool,
+    /// Overwrite a file system or a partition table; -F -F also overwrites a member of an MD array or of an LVM volume group
+    #[arg(short = 'F', long, action = ArgAction::Count)]
+    force: u8,
     /// Make TARGET, a new qcow2 image, with compressed clusters
     #[arg(long, value_name = "METHOD", value_enum)]
     compress: Option<Method>,
@@ -64,7 +65,9 @@ pub(crate) fn run(args: &Args, report: &mut Report) -> Result<(), Failure> {
     let how = LocationOptions::new().engine(Engine::Auto);
     let source =
         report.context().open_device(&args.source, &how).map_err(|error| Failure::open(&error))?;
-    room::refuse_name(&args.target, probe(&*source.device), args.force)?;
+    room::refuse_name(&args.target, probe(&*source.device), args.force > 0)?;
+    let held = report.context().hold(&args.target);
+    let _held = held.map_err(|error| Failure::open(&error))?;
     let made = copy_all(args, &source, report);
     report.context().end_aside(made)
 }
@@ -130,7 +133,8 @@ fn make_room(args: &Args, size: u64, report: &Report) -> Result<Room, Failure> {
     }
     // The size of an image is a multiple of the sector size.
     let size = size.next_multiple_of(512);
-    let made = room::make(&args.target, (path, format), size, args.force, report.context());
+    let made =
+        room::make(&args.target, (path, format), size, overwrite(args.force), report.context());
     made.map_err(hint_at(FORCED))
 }
 
@@ -182,9 +186,7 @@ fn open_target(args: &Args, size: u64, report: &Report) -> Result<OpenLocation, 
         let sizes = format!("has {} bytes, but {} needs {size}", device.size(), args.source);
         return Err(Failure::new(format!("{}: {sizes}", args.target)));
     }
-    if !args.force {
-        room::check_empty(device, &args.target).map_err(hint_at(FORCED))?;
-    }
+    room::check(device, &args.target, overwrite(args.force)).map_err(hint_at(FORCED))?;
     Ok(opened)
 }
 

@@ -3,6 +3,7 @@
 use std::io::Write;
 use std::path::PathBuf;
 
+use clap::ArgAction;
 use ironmap::fs::uuid_text;
 use ironmap::{Location, Part};
 use ironmap_image::disk::{Disk, DiskPart, MadeDisk, MadePart, kind_name};
@@ -11,7 +12,7 @@ use ironmap_image::{Failure, Report};
 use serde::Serialize;
 
 use crate::cmd::verity::hexadecimal;
-use crate::failure::{FORCED, hint_at};
+use crate::failure::{FORCED, hint_at, overwrite};
 use crate::output::print_json;
 use crate::size::size;
 use crate::target;
@@ -50,9 +51,9 @@ pub(crate) struct Args {
     /// The sector size of an image: 512 or 4096; by default 512. A block device has its own sector size
     #[arg(long, value_name = "BYTES", value_parser = size)]
     sector_size: Option<u64>,
-    /// Overwrite a file system or a partition table
-    #[arg(short = 'F', long)]
-    force: bool,
+    /// Overwrite a file system or a partition table; -F -F also overwrites a member of an MD array or of an LVM volume group
+    #[arg(short = 'F', long, action = ArgAction::Count)]
+    force: u8,
     /// Write one JSON object
     #[arg(long)]
     json: bool,
@@ -69,7 +70,7 @@ pub(crate) struct Args {
 }
 
 pub(crate) fn run(args: &Args, report: &mut Report) -> Result<(), Failure> {
-    let mut disk = Disk::new().force(args.force);
+    let mut disk = Disk::new().overwrite(overwrite(args.force));
     if let Some(size) = args.size {
         disk = disk.size(size);
     }

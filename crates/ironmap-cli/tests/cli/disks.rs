@@ -464,3 +464,29 @@ fn a_wrong_description_changes_nothing() {
         assert!(fs::read(bench.path(file)).unwrap() == before, "{target}");
     }
 }
+
+/// A disk that is refused because a partition is too small keeps every byte: no signature is wiped before all partitions are planned.
+#[test]
+fn a_disk_with_a_partition_that_is_too_small_keeps_every_byte() {
+    let bench = Bench::empty();
+    let disk = bench.path("disk.img");
+    let old = pattern(8 << 20, 3);
+    // An existing image is replaced, but a device is written in place. An NBD export is such a device.
+    require!([Need::Tool("nbdkit")]);
+    for (part, reason) in [
+        ("root:8K:fs=ext4", "too small"),
+        ("root:12K:fs=ext4", "too small"),
+        ("swap:8K", "a swap area has at least 40K"),
+        ("esp:4K", ""),
+    ] {
+        fs::write(&disk, &old).unwrap();
+        let command =
+            format!("{} disk -qFF \"$uri\" --part home:1M --part {part}", crate::support::IRONMAP);
+        let mut nbdkit = tool("nbdkit");
+        nbdkit.args(["-U", "-", "file"]).arg(&disk).args(["--run", &command]);
+        let output = nbdkit.current_dir(bench.path(".")).output().unwrap();
+        let said = text(&output.stderr);
+        assert!(!output.status.success() && said.contains(reason), "{part}: {said}");
+        assert!(fs::read(&disk).unwrap() == old, "{part}: {said}");
+    }
+}

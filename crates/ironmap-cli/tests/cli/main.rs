@@ -30,6 +30,7 @@ mod integrity;
 mod looking;
 mod making;
 mod measuring;
+mod members;
 mod messages;
 #[cfg(feature = "disk")]
 mod new_images;
@@ -56,3 +57,10 @@ mod undeleting;
 mod verity;
 mod virtual_disks;
 mod xfs;
+
+#[allow(dead_code, reason = "these tests use a part of the file")]
+#[path = "../../../../tests/lvm/shape.rs"]
+mod lvm_shape;
+#[allow(dead_code, reason = "these tests use a part of the file")]
+#[path = "../../../../tests/md/shape.rs"]
+mod md_shape;

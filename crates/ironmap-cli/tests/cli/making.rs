@@ -250,3 +250,47 @@ fn more_names_than_a_group_has_inodes() {
     bench.succeed(["mkfs", "-q", "-b", "1K", "-N", inodes, "-d", "tree", "image", size]);
     check(&bench.image());
 }
+
+/// A volume that is refused changes no byte of the device, at any size from 0 to the smallest possible volume.
+#[test]
+fn a_device_that_is_too_small_keeps_every_byte() {
+    use std::io::IoSlice;
+
+    use ironmap::device::{Device, Ram};
+    use ironmap::fs::ext4::{Features, MkfsOptions};
+    use ironmap::units::DevOffset;
+
+    const MOST: u64 = 3 << 20;
+    let mut old = ironmap::Buffer::aligned(MOST as usize).unwrap();
+    old.copy_from_slice(&crate::support::pattern(MOST as usize, 7));
+    let mut read = vec![0; MOST as usize];
+    for features in
+        ["", "^has_journal", "quota,mmp", "bigalloc", "none,^has_journal", "^resize_inode,meta_bg"]
+    {
+        for block in [1024, 4096, 65536] {
+            let mut options = MkfsOptions::new().block_size(block).force(true);
+            if !features.is_empty() {
+                options.features = Features::MODERN;
+                options.features.edit(features).unwrap();
+            }
+            let mut made = 0;
+            for size in (0..MOST).step_by(512) {
+                let ram = Ram::new(size);
+                if size > 0 {
+                    ram.write_all_at(&[IoSlice::new(&old[..size as usize])], DevOffset(0), false)
+                        .unwrap();
+                }
+                if ironmap::tools::make(&ram, &options).is_ok() {
+                    made += 1;
+                    if made > 64 {
+                        break;
+                    }
+                    continue;
+                }
+                let read = &mut read[..size as usize];
+                ram.read_exact_at(read, DevOffset(0)).unwrap();
+                assert!(*read == old[..size as usize], "{features} {block} {size}");
+            }
+        }
+    }
+}

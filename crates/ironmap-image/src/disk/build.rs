@@ -23,6 +23,7 @@ use crate::failure::{Failure, Reason};
 use crate::image::Image;
 use crate::part::part_name;
 use crate::report::Report;
+use crate::room::Overwrite;
 use crate::spared::Spared;
 
 /// The number of bytes at the beginning and at the end of a device, and of each partition, that are overwritten with zeros. Signatures of
@@ -89,7 +90,7 @@ pub(super) fn build(
 ) -> Result<MadeDisk, Failure> {
     let context = Arc::clone(report.context());
     context.check_changes(target)?;
-    let found = Target::find(target, disk.size, disk.sector, disk.force, &context)?;
+    let found = Target::find(target, disk.size, disk.sector, disk.overwrite, &context)?;
     let date = context.source_date()?;
     let seed = disk.seed.take().or_else(|| date.map(|date| date.to_string()));
     context.caller.catch_signals();
@@ -275,7 +276,8 @@ impl Job<'_> {
                 self.context.make_aside(self.target, path);
             }
             let image = self.described(&parts[index], index, *image)?;
-            let made = image.zeroed(is_zeroed).force(true).build_with(&location, report);
+            let made =
+                image.zeroed(is_zeroed).overwrite(Overwrite::Members).build_with(&location, report);
             made.map_err(|failure| {
                 let failure = advise(failure, &parts[index]);
                 self.named(parts, index, failure)

@@ -47,6 +47,7 @@ impl Job<'_> {
             Ready::Nothing | Ready::Copy(_) => Ok(()),
             Ready::Volume(image) => {
                 label_of(part, check_ext4_label)?;
+                image.check_size(len, self.sector)?;
                 image.check_sources()
             }
             Ready::Fat(root) => {

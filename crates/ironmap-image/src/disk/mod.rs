@@ -24,6 +24,7 @@ use crate::image::{Callbacks, Image};
 use crate::opening::Opening;
 use crate::progress::Bar;
 use crate::report::Report;
+use crate::room::Overwrite;
 use crate::stop::Stop;
 
 /// Describes a new disk with a GPT. [`build`](Self::build) makes it.
@@ -57,7 +58,7 @@ pub struct Disk {
     guid: Option<[u8; 16]>,
     seed: Option<String>,
     parts: Vec<DiskPart>,
-    force: bool,
+    overwrite: Overwrite,
     source_date: Option<i64>,
     callbacks: Callbacks,
     stop: Stop,
@@ -185,10 +186,17 @@ impl Disk {
         self
     }
 
-    /// Permits [`build`](Self::build) to overwrite a device or an image with known content. By default, `build` refuses such a target.
+    /// Permits [`build`](Self::build) to overwrite a device or an image with known content. By default, `build` refuses such a target. A
+    /// member of an MD array or of an LVM volume group is always refused, with `EBUSY`.
     #[must_use]
-    pub fn force(mut self, force: bool) -> Self {
-        self.force = force;
+    pub fn force(self, force: bool) -> Self {
+        self.overwrite(force.into())
+    }
+
+    /// Sets the content that may be overwritten. Unlike [`force`](Self::force), this can permit to overwrite members too.
+    #[must_use]
+    pub fn overwrite(mut self, overwrite: Overwrite) -> Self {
+        self.overwrite = overwrite;
         self
     }
 

@@ -10,7 +10,7 @@ use crate::device_name;
 use crate::failure::Failure;
 use crate::new_image::{self, NewImage, target_of};
 use crate::replaced::{Replaced, is_same};
-use crate::room::{self, Format, check_empty};
+use crate::room::{self, Format, Overwrite};
 
 /// The default sector size of an image, in bytes.
 const SECTOR: u64 = 512;
@@ -32,12 +32,12 @@ impl Target {
     /// Examines the location, and changes nothing.
     ///
     /// # Errors
-    /// Fails if the location is a part of a device, if it is in use, or if it has known content and `force` is not set.
+    /// Fails if the location is a part of a device, if it is in use, or if its content must not be overwritten.
     pub(super) fn find(
         location: &Location,
         size: Option<u64>,
         sector: Option<u32>,
-        force: bool,
+        overwrite: Overwrite,
         context: &Context,
     ) -> Result<Self, Failure> {
         if !matches!(location, Location::Plain(site) if site.part == Part::Whole) {
@@ -50,7 +50,7 @@ impl Target {
                 "a sector size of {sector} bytes is not possible: write 512 or 4096"
             )));
         }
-        room::refuse_name(location, None, force)?;
+        room::refuse_name(location, None, overwrite != Overwrite::Unknown)?;
         // If the path of a missing file names a device, no image file is made there.
         let is_file = |path: &Path| match path.metadata() {
             Ok(found) => found.is_file(),
@@ -73,9 +73,7 @@ impl Target {
         let before = stat()?;
         let how = LocationOptions::new().engine(Engine::Psync).write(true);
         let opened = context.open_device(location, &how).map_err(|error| Failure::open(&error))?;
-        if !force {
-            check_empty(&*opened.device, location)?;
-        }
+        room::check(&*opened.device, location, overwrite)?;
         let found = opened.device.size();
         if let (Some((path, _)), Some(before), Some(after)) = (&file, before, stat()?) {
             // The path was examined with stat before and after the open. If both results name the same file, this file is the open image.

@@ -52,9 +52,11 @@ impl Plan<'_> {
             return self.make_to_fit(fit, sources, report);
         }
         let layers = sources.open()?;
+        let held = report.context().hold(self.volume);
+        let _held = held.map_err(|error| Failure::open(&missing(self.volume, error)))?;
         let mut room = match (self.file(), self.given()) {
             (Some(file), Some(size)) => {
-                room::make(self.volume, file, size, self.options.force, report.context())?
+                room::make(self.volume, file, size, self.overwrite, report.context())?
             }
             _ => Room::Old,
         };
@@ -136,9 +138,10 @@ impl Plan<'_> {
             .context()
             .open_device(self.volume, &how)
             .map_err(|error| Failure::open(&missing(self.volume, error)))?;
+        room::check(&*opened.device, self.volume, self.overwrite)?;
         let size = size.unwrap_or(opened.device.size());
         let derived = report.context().source_date()?.map(|time| self.derived_uuid(size, time));
-        let options = options.clone().uuid(options.uuid.or(derived));
+        let options = options.clone().uuid(options.uuid.or(derived)).force(true);
         let superblock = ironmap::tools::make(&*opened.device, &options).map_err(|error| {
             let asked = error.kind() == ErrorKind::InvalidInput;
             let error = named(self.volume, error);

@@ -27,6 +27,7 @@ use crate::opening::Opening;
 use crate::owners::Owners;
 use crate::progress::Bar;
 use crate::report::Report;
+use crate::room::Overwrite;
 use crate::sources::{Sources, refuse_own};
 use crate::stop::Stop;
 
@@ -66,7 +67,7 @@ pub struct Image {
     options: MkfsOptions,
     label: Option<Vec<u8>>,
     uuid: Option<[u8; 16]>,
-    force: Option<bool>,
+    overwrite: Option<Overwrite>,
     size: Size,
     contents: Vec<Content>,
     nodes: Vec<Node>,
@@ -95,6 +96,7 @@ struct Plan<'a> {
     volume: &'a Location,
     options: &'a MkfsOptions,
     size: Size,
+    overwrite: Overwrite,
     compression: Option<Compression>,
     is_strict: bool,
     /// Whether the build keeps a new image of a given size if only a part of the content could be copied.
@@ -109,7 +111,7 @@ impl Image {
             options: MkfsOptions::new(),
             label: None,
             uuid: None,
-            force: None,
+            overwrite: None,
             size: Size::Device,
             contents: Vec::new(),
             nodes: Vec::new(),
@@ -266,10 +268,17 @@ impl Image {
     }
 
     /// Permits [`build`](Self::build) to overwrite a device or an image with known content: a file system, a partition table or an archive.
-    /// By default, `build` refuses such a target. Content of an unknown format is always overwritten.
+    /// By default, `build` refuses such a target. Content of an unknown format is always overwritten. A member of an MD array or of an LVM
+    /// volume group is always refused, with `EBUSY`.
     #[must_use]
-    pub fn force(mut self, force: bool) -> Self {
-        self.force = Some(force);
+    pub fn force(self, force: bool) -> Self {
+        self.overwrite(force.into())
+    }
+
+    /// Sets the content that may be overwritten. Unlike [`force`](Self::force), this can permit to overwrite members too.
+    #[must_use]
+    pub fn overwrite(mut self, overwrite: Overwrite) -> Self {
+        self.overwrite = Some(overwrite);
         self
     }
 
@@ -343,10 +352,9 @@ impl Image {
         keeps_part: bool,
         report: &mut Report,
     ) -> Result<Superblock, Failure> {
-        let Self { options, label, uuid, force, source_date, .. } = &mut self;
+        let Self { options, label, uuid, source_date, .. } = &mut self;
         options.label = label.take().unwrap_or(std::mem::take(&mut options.label));
         options.uuid = uuid.or(options.uuid);
-        options.force = force.unwrap_or(options.force);
         options.time = source_date.or(options.time);
         // If a signal interrupts a read of a source, the signal is reported instead of the failed read.
         let stop = report.stop().clone();
@@ -371,9 +379,10 @@ impl Image {
         if !sources.is_empty() {
             context.caller.catch_signals();
         }
-        let Self { options, size, compression, is_strict, .. } = self;
+        let Self { options, overwrite, size, compression, is_strict, .. } = self;
         let (size, compression, is_strict) = (*size, *compression, *is_strict);
-        let plan = Plan { volume, options, size, compression, is_strict, keeps_part };
+        let overwrite = overwrite.unwrap_or(options.force.into());
+        let plan = Plan { volume, options, size, overwrite, compression, is_strict, keeps_part };
         plan.carry_out(&mut sources, report)
     }
 }

@@ -1,6 +1,10 @@
 //! Options of an [`Image`] for a volume in a partition of a new disk.
 
+use ironmap::ErrorKind;
+use ironmap::device::{Limits, Ram};
+
 use super::Image;
+use crate::failure::Failure;
 
 impl Image {
     /// Sets the label, the UUID and the time of a volume in a partition, unless the caller has set them.
@@ -22,6 +26,18 @@ impl Image {
     pub(crate) fn zeroed(mut self, zeroed: bool) -> Self {
         self.options.zeroed = zeroed;
         self
+    }
+
+    /// Checks that a partition of `len` bytes on a disk with this sector size has enough space for the volume's metadata, and that the options
+    /// are possible. Nothing is written.
+    pub(crate) fn check_size(&self, len: u64, sector: u64) -> Result<(), Failure> {
+        let limits = Limits { logical_block: sector as u32, ..Ram::LIMITS };
+        let options = self.options.clone().size(len);
+        let planned = ironmap::tools::plan(&Ram::new(len).with_limits(limits), &options);
+        planned.map_err(|error| match error.kind() {
+            ErrorKind::InvalidInput => Failure::refused_arguments(&error),
+            _ => Failure::open(&error),
+        })
     }
 
     /// Whether the new volume gets no files.

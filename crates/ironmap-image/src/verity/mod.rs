@@ -7,9 +7,11 @@
 
 mod check;
 mod make;
+mod tree;
 
 pub use self::check::{Checked, check, find};
 pub use self::make::make;
+pub use self::tree::{MadeTree, Tree};
 
 use ironmap::device::Device;
 use ironmap::units::DevOffset;

@@ -1,7 +1,8 @@
 """Direct I/O on the files of a Linux file system, from user space.
 
 `Volume` opens an unmounted ext2, ext3, ext4 or XFS file system: a device, an image, a partition, a qcow2 image, an NBD export. `open` opens a
-file of a mounted file system, and reads it around the kernel while a lease excludes writers. `build_image` makes an ext4 image and fills it.
+file of a mounted file system, and reads it around the kernel while a lease excludes writers. `build_image` makes an ext4 image and fills it. `build_disk`
+makes a disk with partitions.
 
 >>> import ironmap
 >>> with ironmap.Volume(disk) as volume:
@@ -19,6 +20,7 @@ import os as _os
 from importlib.metadata import version as _version
 
 from . import _native
+from ._disk import DiskInfo, DiskPartInfo, VerityInfo, build_disk, check_verity, make_verity
 from ._file import File
 from ._image import Content, ImageInfo, Progress, build_image, extract_image, resize_image
 from ._volume import DirEntry, Finding, Volume, _close_all, open
@@ -26,13 +28,19 @@ from ._volume import DirEntry, Finding, Volume, _close_all, open
 __all__ = [
     "Content",
     "DirEntry",
+    "DiskInfo",
+    "DiskPartInfo",
     "File",
     "Finding",
     "ImageInfo",
     "Progress",
+    "VerityInfo",
     "Volume",
+    "build_disk",
     "build_image",
+    "check_verity",
     "extract_image",
+    "make_verity",
     "open",
     "resize_image",
 ]

@@ -10,13 +10,19 @@ from _typeshed import ReadableBuffer, WriteableBuffer
 __all__ = [
     "Content",
     "DirEntry",
+    "DiskInfo",
+    "DiskPartInfo",
     "File",
     "Finding",
     "ImageInfo",
     "Progress",
+    "VerityInfo",
     "Volume",
+    "build_disk",
     "build_image",
+    "check_verity",
     "extract_image",
+    "make_verity",
     "open",
     "resize_image",
 ]
@@ -176,6 +182,7 @@ def build_image(
     device_table: _Path | None = None,
     block_size: int | None = None,
     inodes: int | None = None,
+    compress: str | None = None,
     force: bool = False,
     skip_failed: bool = False,
     progress: Callable[[Progress], object] | None = None,
@@ -185,3 +192,54 @@ def extract_image(
     image: _Path, path: _Path, dest: _Path, *, progress: Callable[[Progress], object] | None = None
 ) -> None: ...
 def resize_image(image: _Path, size: int | None) -> int: ...
+
+class DiskPartInfo(NamedTuple):
+    type: _uuid.UUID
+    guid: _uuid.UUID
+    start: int
+    size: int
+    label: str
+    content: str
+    root_hash: str | None
+
+class DiskInfo(NamedTuple):
+    size: int
+    sector_size: int
+    guid: _uuid.UUID
+    parts: list[DiskPartInfo]
+
+class VerityInfo(NamedTuple):
+    root_hash: str
+    offset: int
+    size: int
+    data_blocks: int
+    data_block_size: int
+    hash_block_size: int
+    salt: bytes
+    uuid: _uuid.UUID
+
+def build_disk(
+    disk: _Path,
+    parts: str | Iterable[str],
+    *,
+    size: int | None = None,
+    sector_size: int | None = None,
+    guid: _uuid.UUID | str | None = None,
+    seed: str | None = None,
+    source_date_epoch: int | None = None,
+    force: bool = False,
+    progress: Callable[[Progress], object] | None = None,
+    on_message: Callable[[str], object] | None = None,
+) -> DiskInfo: ...
+def make_verity(
+    data: _Path,
+    hash: _Path | None = None,
+    *,
+    salt: bytes | None = None,
+    uuid: _uuid.UUID | str | None = None,
+    data_block_size: int = 4096,
+    hash_block_size: int = 4096,
+    source_date_epoch: int | None = None,
+    force: bool = False,
+) -> VerityInfo: ...
+def check_verity(data: _Path, root_hash: str, hash: _Path | None = None) -> None: ...

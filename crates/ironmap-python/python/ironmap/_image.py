@@ -133,6 +133,7 @@ def build_image(
     device_table: Path | None = None,
     block_size: int | None = None,
     inodes: int | None = None,
+    compress: str | None = None,
     force: bool = False,
     skip_failed: bool = False,
     progress: Callable[[Progress], object] | None = None,
@@ -153,7 +154,8 @@ def build_image(
     - `source_date_epoch`: the time of a reproducible build, in seconds since 1970. The same sources and options then give the same bytes.
     - `owner`: the user and group of all files of all sources. `owners` is a file with lines `FROM-UID:FROM-GID TO-UID:TO-GID`.
     - `device_table`: a file in the format of genext2fs, for devices, directories, owners and modes.
-    - `force`: overwrites a device or an image with known content.
+    - `compress`: "deflate" or "zstd" makes a new image `qcow2:FILE` with compressed clusters.
+    - `force`: overwrites a device or an image with known content, except for a member of an MD array or of an LVM volume group.
     - `skip_failed`: a file that cannot be copied is reported to `on_message`, and the build goes on.
     - `progress`: called with a `Progress`, at the first file, about every 0.1 seconds, and at the end.
     - `on_message`: called with each warning and note.
@@ -192,6 +194,7 @@ def build_image(
         "device_table": None if device_table is None else os.fsencode(device_table),
         "block_size": block_size,
         "inodes": inodes,
+        "compress": compress,
         "force": force,
         "skip_failed": skip_failed,
     }

@@ -57,6 +57,18 @@ const SIGNATURES: u64 = 128 << 10;
 /// `InvalidInput` for invalid options; `Unsupported`, with the name of the option; `NoSpace` if the volume is too small for its metadata;
 /// `Busy` if another node holds a volume on the device; errors of the device. Errors of the options are returned before the first write.
 pub(crate) fn mkfs(device: &dyn Device, options: &MkfsOptions) -> Result<Superblock> {
+    run(device, options, true)
+}
+
+/// Plans a volume, and writes nothing. [`mkfs`] makes the same plan before its first write.
+///
+/// # Errors
+/// The errors of [`mkfs`], except for errors of the device.
+pub(crate) fn plan(device: &dyn Device, options: &MkfsOptions) -> Result<()> {
+    run(device, options, false).map(drop)
+}
+
+fn run(device: &dyn Device, options: &MkfsOptions, write: bool) -> Result<Superblock> {
     let size = options.size.unwrap_or(device.size());
     if size > device.size() {
         let has = device.size();
@@ -86,7 +98,9 @@ pub(crate) fn mkfs(device: &dyn Device, options: &MkfsOptions) -> Result<Superbl
     let table = files.table(identity.time)?;
     let used = Used { inodes: files.inodes_in_use(), directories: 2 };
     let Files { blocks, zeros, .. } = files;
-
+    if !write {
+        return Ok(sb);
+    }
     refuse_held(device)?;
     let output = Output::new(device, geometry.block_size)?;
     let tables = prepare(device, options, &layout, &output)?;

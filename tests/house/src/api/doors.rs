@@ -17,12 +17,13 @@ const STUBS: &str = "crates/ironmap-python/python/ironmap/__init__.pyi";
 /// Types of the library. The table of operations must list all their methods.
 const TYPES: [&str; 7] = ["Buffer", "Cursor", "File", "Files", "Host", "Queue", "Volume"];
 
-/// Sources of other crates, each with some of its types. The table of operations must list all methods of these types.
-const OTHER_CRATES: [(&str, &[&str]); 4] = [
+/// The sources of the other crates, each with types. The table of operations must list all methods of these types.
+const OTHER_CRATES: [(&str, &[&str]); 5] = [
     ("crates/ironmap-async/src", &["AsyncFile", "Pool", "Stream"]),
     ("crates/ironmap-image/src/content.rs", &["Content"]),
     ("crates/ironmap-image/src/disk/mod.rs", &["Disk", "DiskPart"]),
     ("crates/ironmap-image/src/image", &["Image", "OpenImage"]),
+    ("crates/ironmap-image/src/verity/tree.rs", &["Tree"]),
 ];
 
 /// The position of a function in the sources, and properties of the function.

@@ -98,7 +98,7 @@ pub(super) fn run(args: &Args, report: &Report) -> Result<(), Failure> {
     let plan = integrity::plan(&**data, tags.map(|tags| &**tags), &options).map_err(refused)?;
     let free = match tags {
         None => ironmap::tools::check_tail(&**data, plan.area_start, args.tail_loss()),
-        Some(_) if args.force => Ok(()),
+        Some(tags) if args.force => ironmap::tools::check_member(&**tags),
         Some(tags) => ironmap::tools::check_empty(&**tags),
     };
     let place = args.device.tags().unwrap_or(args.device.data());

@@ -7,7 +7,7 @@ use std::io::Write;
 use std::os::unix::ffi::OsStrExt;
 use std::path::PathBuf;
 
-use clap::ValueEnum;
+use clap::{ArgAction, ValueEnum};
 use ironmap::fs::ext4::{Features, Incompat, MkfsOptions, OnError, Superblock};
 use ironmap::fs::uuid_text;
 use ironmap::location::Medium;
@@ -19,7 +19,7 @@ use rustix::param::page_size;
 
 use self::advice::advice;
 use crate::compress::Method;
-use crate::failure::{FORCED, hint_at};
+use crate::failure::{FORCED, hint_at, overwrite};
 use crate::size::size;
 use crate::target;
 use crate::terminal::{one_line, stdout};
@@ -101,9 +101,9 @@ pub(crate) struct Args {
     /// Let the kernel zero the inode tables after the volume is mounted
     #[arg(long)]
     lazy_tables: bool,
-    /// Overwrite a file system or a partition table
-    #[arg(short = 'F', long)]
-    force: bool,
+    /// Overwrite a file system or a partition table; -F -F also overwrites a member of an MD array or of an LVM volume group
+    #[arg(short = 'F', long, action = ArgAction::Count)]
+    force: u8,
     /// Print nothing
     #[arg(short, long)]
     quiet: bool,
@@ -170,7 +170,7 @@ impl Kind {
 
 pub(crate) fn run(args: &Args, report: &mut Report) -> Result<(), Failure> {
     report.context().check_changes(&args.volume)?;
-    room::refuse_name(&args.volume, None, args.force)?;
+    room::refuse_name(&args.volume, None, args.force > 0)?;
     let image = args.image(report)?;
     let made = image.build_with(&args.volume, report).map_err(|failure| args.explain(failure))?;
     let block = made.block_size.bytes();
@@ -186,6 +186,7 @@ impl Args {
     /// The volume and its content.
     fn image(&self, report: &Report) -> Result<Image, Failure> {
         let mut image = Image::ext4().options(self.options(report)?).skip_failed(true);
+        image = image.overwrite(overwrite(self.force));
         if self.shrink {
             image = image.shrink();
         }
@@ -258,8 +259,7 @@ impl Args {
             .on_error(self.on_error)
             .root_owner(self.root_owner.unwrap_or_default())
             .discard(self.discard)
-            .lazy_tables(self.lazy_tables)
-            .force(self.force))
+            .lazy_tables(self.lazy_tables))
     }
 }
 

@@ -1,20 +1,15 @@
 //! `ironmap verity make`: makes a hash tree.
 
-use std::ops::Range;
-use std::sync::Arc;
-
-use ironmap::device::Device;
+use clap::ArgAction;
+use ironmap::Location;
 use ironmap::fs::uuid_text;
-use ironmap::location::Site;
-use ironmap::{ErrorKind, Location};
-use ironmap_image::room::{self, Room};
 use ironmap_image::uuid::{Uuid, parse_uuid};
-use ironmap_image::verity::{self, Parameters, Place};
+use ironmap_image::verity::{MadeTree, Tree};
 use ironmap_image::{Failure, Report};
 use serde::Serialize;
 
-use super::{bytes, failed, hexadecimal, open, options};
-use crate::failure::{FORCED, hint_at};
+use super::{bytes, hexadecimal};
+use crate::failure::{FORCED, hint_at, overwrite};
 use crate::interrupt;
 use crate::output::print_json;
 use crate::size::size;
@@ -44,9 +39,9 @@ pub(super) struct Args {
     /// The size of a hash block: a power of two from 512 to 512K
     #[arg(long, value_name = "BYTES", value_parser = size, default_value = "4K")]
     hash_block_size: u64,
-    /// Overwrite the content of HASH
-    #[arg(short = 'F', long)]
-    force: bool,
+    /// Overwrite the content of HASH; -F -F also overwrites a member of an MD array or of an LVM volume group
+    #[arg(short = 'F', long, action = ArgAction::Count)]
+    force: u8,
     /// Write one JSON object
     #[arg(long)]
     json: bool,
@@ -78,28 +73,10 @@ struct Made {
     hash_size: u64,
 }
 
-/// A hash tree that was written.
-struct Written {
-    root: verity::Hash,
-    /// The position of the tree in its device.
-    offset: u64,
-    parameters: Parameters,
-}
-
 pub(super) fn run(args: &Args, report: &Report) -> Result<(), Failure> {
     interrupt::catch();
-    let Written { root, offset, parameters } = match &args.hash {
-        None => args.appended(report)?,
-        Some(hash) => match (&args.data, hash) {
-            (Location::Plain(data), Location::Plain(to)) if data.shares_device(to) => {
-                args.in_parts(data, to, report)?
-            }
-            _ => {
-                let made = args.separate(hash, report);
-                report.context().end_aside(made)?
-            }
-        },
-    };
+    let tree = args.tree().make_with(&args.data, args.hash.as_ref(), report);
+    let MadeTree { root, offset, parameters, .. } = tree.map_err(hint_at(FORCED))?;
     let made = Made {
         root_hash: hexadecimal(&root),
         salt: hexadecimal(&parameters.salt),
@@ -124,141 +101,18 @@ pub(super) fn run(args: &Args, report: &Report) -> Result<(), Failure> {
 }
 
 impl Args {
-    /// The parameters of the tree of `len` bytes of data.
-    fn parameters(&self, len: u64, report: &Report) -> Result<Parameters, Failure> {
+    fn tree(&self) -> Tree {
         let small = |size: u64| u32::try_from(size).unwrap_or(u32::MAX);
-        let seed = report.context().source_date()?.map(|date| date.to_string());
-        let (uuid, salt) = verity::identity(seed, len)?;
-        let (data_block, hash_block) = (small(self.data_block_size), small(self.hash_block_size));
-        let data_blocks = len / u64::from(data_block.max(1));
-        if data_blocks * u64::from(data_block) != len {
-            return Err(Failure::usage(format!(
-                "{}: {len} bytes are not a multiple of the data block size, {data_block} bytes",
-                self.data
-            )));
+        let mut tree = Tree::new()
+            .data_block_size(small(self.data_block_size))
+            .hash_block_size(small(self.hash_block_size))
+            .overwrite(overwrite(self.force));
+        if let Some(Salt(salt)) = &self.salt {
+            tree = tree.salt(salt.clone());
         }
-        let salt = self.salt.clone().map_or_else(|| salt.to_vec(), |Salt(salt)| salt);
-        let uuid = self.uuid.unwrap_or(uuid);
-        let parameters = Parameters { data_block, hash_block, data_blocks, salt, uuid };
-        parameters.validate().map_err(|error| self.refused(error))?;
-        Ok(parameters)
-    }
-
-    /// Writes the tree to HASH, which is not on the device of DATA.
-    fn separate(&self, hash: &Location, report: &Report) -> Result<Written, Failure> {
-        let data = open(&self.data, false, report)?;
-        let parameters = self.parameters(data.size(), report)?;
-        let room = match room::file_of(hash) {
-            Some(file) => {
-                room::make(hash, file, parameters.tree_size(), self.force, report.context())
-                    .map_err(hint_at(FORCED))?
-            }
-            None => Room::Old,
-        };
-        let written = open(hash, true, report).and_then(|device| {
-            let (from, to) = ((&*data, 0..data.size()), (&device, 0..device.size()));
-            self.write_to(hash, from, to, &parameters, report)
-        });
-        match written {
-            Ok(root) => room.keep().map(|()| Written { root, offset: 0, parameters }),
-            Err(failure) => {
-                room.undo();
-                Err(failure)
-            }
+        if let Some(uuid) = self.uuid {
+            tree = tree.uuid(uuid);
         }
-    }
-
-    /// Writes the tree to HASH, which is another part of DATA's device or image.
-    fn in_parts(&self, data: &Site, hash: &Site, report: &Report) -> Result<Written, Failure> {
-        let opened = hash.open_with(data, &options());
-        let opened = opened.map_err(|error| failed(&self.data, error))?;
-        report.context().tell_faults(&self.data, &opened.faults);
-        let device = &opened.device;
-        let parameters = self.parameters(opened.read.end - opened.read.start, report)?;
-        let (from, to) = ((&**device, opened.read), (device, opened.written));
-        let root = self.write_to(&Location::Plain(hash.clone()), from, to, &parameters, report)?;
-        Ok(Written { root, offset: 0, parameters })
-    }
-
-    /// Writes the hash tree of a range of a device to a target range. Fails if the target range is too short. Without --force, also fails
-    /// if the target range has content.
-    fn write_to(
-        &self,
-        hash: &Location,
-        (data, read): (&dyn Device, Range<u64>),
-        (device, range): (&Arc<dyn Device>, Range<u64>),
-        parameters: &Parameters,
-        report: &Report,
-    ) -> Result<verity::Hash, Failure> {
-        let len = range.end - range.start;
-        if !self.force {
-            room::check_empty_range(device, &range, hash).map_err(hint_at(FORCED))?;
-        }
-        if len < parameters.tree_size() {
-            return Err(Failure::new(format!(
-                "{hash}: the hash tree needs {} bytes, but there are only {len}",
-                parameters.tree_size()
-            )));
-        }
-        let (from, to) = (
-            Place { device: data, start: read.start },
-            Place { device: &**device, start: range.start },
-        );
-        self.write(from, to, parameters, report)
-    }
-
-    /// Refuses to append a tree to data that end with a tree.
-    fn refuse_second(&self, data: &dyn Device) -> Result<(), Failure> {
-        if let Some(at) = verity::find(data).map_err(|error| failed(&self.data, error))? {
-            return Err(Failure::usage(format!(
-                "{}: there is a hash tree at byte {at} already: truncate -s {at} removes it",
-                self.data
-            )));
-        }
-        Ok(())
-    }
-
-    /// Appends the tree to DATA.
-    fn appended(&self, report: &Report) -> Result<Written, Failure> {
-        let data = open(&self.data, true, report)?;
-        self.refuse_second(&*data)?;
-        let parameters = self.parameters(data.size(), report)?;
-        let path = self.data.whole_file().filter(|path| path.is_file());
-        let Some(path) = path else {
-            return Err(Failure::usage(format!(
-                "{}: a hash tree can be appended only to an image file: name a HASH for the tree",
-                self.data
-            )));
-        };
-        let offset = data.size().next_multiple_of(u64::from(parameters.hash_block));
-        drop(data);
-        let extended = room::extend(path, offset + parameters.tree_size())?;
-        let written = open(&self.data, true, report).and_then(|device| {
-            let [data, hashes] = [0, offset].map(|start| Place { device: &*device, start });
-            self.write(data, hashes, &parameters, report)
-        });
-        if written.is_err() {
-            extended.undo();
-        }
-        written.map(|root| Written { root, offset, parameters })
-    }
-
-    fn write(
-        &self,
-        data: Place<'_>,
-        hashes: Place<'_>,
-        parameters: &Parameters,
-        report: &Report,
-    ) -> Result<verity::Hash, Failure> {
-        let stop = report.stop();
-        let made = verity::make(data, hashes, parameters, &mut |_| verity::unless_stopped(stop));
-        made.map_err(|error| stop.cause(self.refused(error)))
-    }
-
-    fn refused(&self, error: ironmap::Error) -> Failure {
-        match error.kind() {
-            ErrorKind::InvalidInput => Failure::usage(error),
-            _ => failed(&self.data, error),
-        }
+        tree
     }
 }

@@ -3,12 +3,6 @@
 mod check;
 mod make;
 
-use std::sync::Arc;
-
-use ironmap::device::Device;
-use ironmap::location::LocationOptions;
-use ironmap::{Engine, Location};
-use ironmap_image::failure::named;
 use ironmap_image::{Failure, Report};
 
 /// Makes and verifies the hash trees with which dm-verity protects read-only data
@@ -37,20 +31,6 @@ pub(crate) fn run(args: &Args, report: &Report) -> Result<(), Failure> {
         Command::Make(args) => make::run(args, report),
         Command::Check(args) => check::run(args, report),
     }
-}
-
-fn open(location: &Location, write: bool, report: &Report) -> Result<Arc<dyn Device>, Failure> {
-    let opened = report.context().open_device(location, &options().write(write));
-    opened.map(|opened| opened.device).map_err(|error| failed(location, error))
-}
-
-fn options() -> LocationOptions {
-    // The smallest hash block has 512 bytes.
-    LocationOptions::new().engine(Engine::Psync).block_size(512)
-}
-
-fn failed(location: &Location, error: ironmap::Error) -> Failure {
-    Failure::open(&named(location, error))
 }
 
 /// Bytes as hexadecimal digits.
