@@ -10,8 +10,8 @@ use super::{AnyQueue, Device, InRange, Limits, QueueOptions};
 use crate::error::{Error, Result};
 use crate::units::{BlockSize, DevOffset};
 
-/// A device over another device. It reads from the device below, and never writes to it. It stores written metadata in memory, and about 64
-/// bytes for each range that is copied.
+/// A device over another device. It reads from the device below, and never writes to it. It keeps written metadata in memory. If a resize
+/// copies a range of file data to another position, it keeps only the two positions: about 64 bytes for each range.
 pub(crate) struct Dry {
     base: Arc<dyn Device>,
     size: BlockSize,

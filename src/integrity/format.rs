@@ -20,7 +20,7 @@ use crate::units::DevOffset;
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum TailLoss {
-    /// The device contains no known data.
+    /// No data: no known format was found on the device.
     #[default]
     Nothing,
     /// Data whose length is unknown, for example other file systems or partition tables.

@@ -8,8 +8,8 @@ use std::sync::{Arc, Weak};
 
 use crate::error::{Error, ErrorKind, Result};
 
-/// The number of files to which a queue has requests in flight. Only the thread that created this value changes the number. The number is
-/// atomic, because another thread may drop the queue.
+/// The number of files to which a queue has requests in flight. The thread that created the queue counts its requests. The number is
+/// atomic, because another thread may drop the value, and the drop changes the number too.
 #[derive(Debug)]
 pub(crate) struct InFlight(Arc<AtomicU32>);
 

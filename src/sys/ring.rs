@@ -27,9 +27,8 @@ const COMMAND: u64 = 1 << 62;
 
 static NEXT_RING: AtomicU32 = AtomicU32::new(1);
 
-/// Returns a number for a new ring. After 2^32 rings, numbers repeat. Memory that is registered with an earlier ring may then count as
-/// registered with this ring. This is safe: the kernel refuses an address outside of the memory that this ring has registered at the same
-/// index.
+/// Returns a number for a new ring. After 2^32 rings, numbers repeat, and memory of an earlier ring may count as registered with this one.
+/// This is safe: the kernel refuses an address outside of the memory that this ring has registered at the same index.
 fn next_ring() -> RingNumber {
     RingNumber::new(NEXT_RING.fetch_add(1, Ordering::Relaxed)).unwrap_or(RingNumber::MAX)
 }
@@ -71,8 +70,7 @@ impl<'s, 'a> Transfer<'s, 'a> {
 /// The memory of a request stays in its slot until the request completes. The drop of a ring waits for all requests. If a ring is
 /// [lost](Self::drain), some requests never complete, and the drop leaks their memory. Only the thread that created a ring may use it.
 pub(crate) struct Ring<T: Passenger, W: Width = Narrow> {
-    // `drop` drops the ring explicitly before the slots. The kernel may use the memory in the slots until the ring is closed, so the slots
-    // may be freed only after that.
+    // `drop` closes the ring before it frees the slots. Until then, the kernel may use the memory in the slots.
     pub(super) ring: ManuallyDrop<IoUring<W::Submission, W::Completion>>,
     slots: Slots<T>,
     /// The number of completions that were seen in the kernel's completion queue and not popped yet.

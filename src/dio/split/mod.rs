@@ -24,8 +24,8 @@ use crate::iomap::{Iomap, MapFile};
 use crate::open_file::Completing;
 use crate::units::{DevOffset, InodeNo};
 
-/// The part number of a bio that transfers a copy of a whole request. A separate variant of [`BioEnd`] would cost each completion of the
-/// simple path some instructions.
+/// A reserved part number. The bio with this number transfers all data of its request, through a bounce buffer. A variant of [`BioEnd`]
+/// instead of the number would cost each completion of the simple path some instructions.
 pub(super) const COPY: u32 = u32::MAX;
 
 /// A request with several parts.
