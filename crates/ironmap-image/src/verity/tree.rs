@@ -10,7 +10,7 @@ use ironmap::{Engine, Error, ErrorKind, Location};
 
 use super::{Checked, Hash, Parameters, Place, check, find, identity, make, unless_stopped};
 use crate::context::Context;
-use crate::failure::{Failure, Reason, named};
+use crate::failure::{Failure, named};
 use crate::image::Callbacks;
 use crate::opening::Opening;
 use crate::report::Report;
@@ -162,7 +162,7 @@ impl Tree {
     /// Returns the parameters of the tree.
     ///
     /// # Errors
-    /// [`Reason::Corrupt`] if a block does not match; the message names the block. The data or the tree cannot be read.
+    /// [`Reason::Corrupt`](crate::Reason::Corrupt) if a block does not match; the message names the block. The data or the tree cannot be read.
     pub fn verify(
         data: impl AsRef<OsStr>,
         hash: Option<&OsStr>,
@@ -191,7 +191,7 @@ impl Tree {
                 let start = find(&*device).map_err(|error| failed(data, error))?;
                 let start = start.ok_or_else(|| {
                     let what = "there is no hash tree at its end: name HASH, or make a tree with ironmap verity make";
-                    Failure::with(Reason::Refused, format!("{data}: {what}"))
+                    Failure::open(&Error::new(ErrorKind::UnknownFormat, what).at(data))
                 })?;
                 Place { device: &*device, start }
             }
