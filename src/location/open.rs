@@ -27,8 +27,7 @@ pub struct LocationOptions {
     pub write: bool,
     /// The value of [`IntegrityOptions::force`] for an integrity device.
     pub force: bool,
-    /// Whether a partition may end past the end of a truncated device. The part of the partition that is on the device is then opened for
-    /// reading.
+    /// Whether a partition may end past the end of a truncated device. Its bytes that exist are then opened for reading.
     pub truncated: bool,
     /// Whether metadata and small writes of an image file use the page cache, so that the kernel combines many of them. Requests of queues
     /// stay direct. With and without this option, a flush makes the data durable. The option has no effect on devices, on a part of an
@@ -74,8 +73,7 @@ impl LocationOptions {
         self.block_size.map(|size| size as usize).or_else(|| block_size_on(device))
     }
 
-    /// Adds a layer to the device if the device accepts only requests that are longer than one block of the volume. In this case, also adds
-    /// a notice for the user.
+    /// If the device accepts only requests longer than one block of the volume, adds a layer to the device, and a notice for the user.
     fn fit(&self, opened: OpenedEngine) -> OpenedEngine {
         let OpenedEngine { device, engine, no_io_uring, mut notices } = opened;
         let (device, notice) = Finer::for_blocks(device, |device| self.blocks_on(device));
@@ -313,8 +311,7 @@ impl Site {
         }
     }
 
-    /// Checks that the part is still where it was found before the file was locked. In the meantime, another program may have changed the
-    /// partition table or the LVM metadata, or replaced the file.
+    /// Checks that the part is still where it was found before the file was locked. Another program may have changed the disk since.
     fn check_unchanged(
         &self,
         path: &Path,
@@ -468,8 +465,7 @@ impl Site {
     }
 }
 
-/// The error of a write through several ranges of an NBD export. After a lost connection, ironmap checks at only one position of the export
-/// whether another computer uses it.
+/// The error of a write through several ranges of an NBD export. A new connection is checked for other users at only one position.
 fn on_export() -> Error {
     Error::read_only("on an NBD export, only a logical volume in one range can be written")
 }
@@ -563,8 +559,7 @@ impl Opening {
     }
 }
 
-/// Builds a part from an open device. If `truncated` is set, the part may end past the end of the device. If a fault is ignored, adds it to
-/// `fault`.
+/// Builds a part from an open device. If `truncated` is set, it may end past the end of the device. An ignored fault is added to `fault`.
 fn part_of(
     opened: OpenedEngine,
     above: Option<Above>,
