@@ -113,13 +113,13 @@ pub(crate) fn unknown_format(device: &dyn Device) -> Error {
     let what = match device.size() {
         0 => "is empty".to_owned(),
         size => match (probe(device), PartitionTable::read(device)) {
-            (Some(magics::LVM), _) => {
+            (Some(LVM), _) => {
                 let volumes = logical_volumes(device).map(|shown| format!("; {shown}"));
-                format!("contains {}{}", magics::LVM, volumes.unwrap_or_default())
+                format!("contains {}{}", LVM, volumes.unwrap_or_default())
             }
-            (Some(magics::RAID), _) => {
+            (Some(RAID), _) => {
                 let shown = array(device).map(|shown| format!("; {shown}"));
-                format!("contains {}{}", magics::RAID, shown.unwrap_or_default())
+                format!("contains {}{}", RAID, shown.unwrap_or_default())
             }
             (Some(what), _) => format!("contains {what}"),
             _ if size < SMALLEST => {
