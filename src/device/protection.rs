@@ -10,7 +10,7 @@ use crate::sys::metadata_size;
 /// A sector that does not match its tuple. Later versions of this type will have no additional fields.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct WrongTuple {
-    /// The number of the sector, counted in protection intervals from the start of the device.
+    /// The number of the sector, counted from the start of the device. A sector has the size of one protection interval.
     pub sector: u64,
     /// The field that does not match. `None` if the device itself has found the mismatch, because a device does not report the field.
     pub mismatch: Option<Mismatch>,

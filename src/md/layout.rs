@@ -318,7 +318,8 @@ impl Parity {
         if !(least..=most).contains(&disks) {
             return Err(corrupt(format_args!("{disks} members are not valid for RAID {level}")));
         }
-        // RAID 6 has more layouts: from number 16 on, RAID 5 layouts on all members except the last one, which contains the second parity.
+        // RAID 6 has more layouts. In the layouts from number 16 on, the last member contains the second parity, and the other members have
+        // a layout of RAID 5.
         let ddf = match (level, layout) {
             (6, 8) => Some(Ddf::ZeroRestart),
             (6, 9) => Some(Ddf::NRestart),

@@ -103,7 +103,7 @@ impl fmt::Display for Field {
 /// A field of a tuple that does not match its sector. No other fields will be added.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Mismatch {
-    /// The number of the sector, counted in protection intervals from the start of the device.
+    /// The number of the sector, counted from the start of the device. A sector has the size of one protection interval.
     pub sector: u64,
     /// The field that does not match.
     pub field: Field,

@@ -51,7 +51,8 @@ pub(crate) struct Watched {
 }
 
 impl Watched {
-    /// Creates a file at `path`, and makes a device appear as this file.
+    /// Creates a file at `path`, and mounts a FUSE file system of a single file on it. A thread carries out the kernel's requests for this
+    /// file on `device`.
     pub(crate) fn new(device: Arc<dyn Device>, path: &Path) -> Self {
         File::create(path).expect("the mount point");
         let fuse = OpenOptions::new().read(true).write(true).open("/dev/fuse").expect("/dev/fuse");

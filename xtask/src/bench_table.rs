@@ -67,7 +67,7 @@ impl Table {
             return Err(format!("show has no {key:?}").into());
         }
         if show.get("rows").is_some_and(|rows| !rows.is_object()) {
-            return Err("show has rows without a column".into());
+            return Err("show.rows must be an object with a list of cells for each column".into());
         }
         for (column, _) in show["rows"].as_object().into_iter().flatten() {
             let wanted = texts(&show["rows"], column)?;

@@ -733,7 +733,7 @@ int ironmap_image_build(struct ironmap_image *image,
                         void *arg);
 
 // Copies a file of the volume at a location to a path of the host. A directory is copied with everything below it. `progress` is used as
-// in `ironmap_image_build`. Owners and devices need the privileges of root.
+// in `ironmap_image_build`. Only root can set the owners of the copies, and can copy device nodes.
 //
 // Returns 0; the error of the first file that cannot be copied, after all others were copied; -EINTR if `progress` has ended the call;
 // -EAGAIN if no thread can be started.

@@ -124,7 +124,7 @@ impl Caller for Rival {
     }
 }
 
-/// A build holds an existing image from before its extension until the end of the copy, also between the steps.
+/// A build locks an existing image before it extends the image. It keeps the lock until the end of the copy, also between the steps.
 #[test]
 fn an_image_is_locked_between_the_steps_of_a_build() {
     let dir = tempfile::tempdir().unwrap();

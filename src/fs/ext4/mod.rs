@@ -262,8 +262,8 @@ impl Ext4 {
         let content = self.blocks.read_relocated(copy)?;
         let start = at.0 as usize % size.bytes();
         let bytes = &content[start..start + len];
-        // The positions of the journal's blocks were computed with the block size in the superblock on the device. The journal's copy must
-        // have the same block size.
+        // The positions of the journal's blocks were computed with the block size in the superblock on the device. The copy of the
+        // superblock in the journal must have the same block size.
         if Superblock::block_size_of(bytes) != Some(size) {
             let place = Place::new("superblock").block(block).field("s_log_block_size");
             return Err(place.corrupt("the value differs between the device and the journal"));

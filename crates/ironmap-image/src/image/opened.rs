@@ -56,7 +56,7 @@ impl OpenImage {
     }
 
     /// Copies a file of the volume to the host path `dest`. A directory is copied with everything below it. The attributes that the host
-    /// can store are kept; owners and devices need the privileges of root.
+    /// can store are kept. Only root can set the owners of the copies, and can copy device nodes.
     ///
     /// # Errors
     /// Returns the failure of the first file that cannot be copied. All other files are copied.

@@ -212,9 +212,9 @@ def extract_image(
 ) -> None:
     """Copies a file of an image and, if it is a directory, everything below it, to the path `dest` of the host.
 
-    The attributes that the host can store are kept; owners and devices need the privileges of root. A file that cannot be copied is skipped,
-    and the first such failure is raised at the end. `progress`, signals and exceptions have the same meaning as for `build_image`, but the
-    files that were copied stay.
+    The attributes that the host can store are kept. Only root can set the owners of the copies, and can copy device nodes. A file that cannot
+    be copied is skipped, and the first such failure is raised at the end. `progress`, signals and exceptions have the same meaning as for
+    `build_image`, but the files that were copied stay.
 
     >>> ironmap.extract_image(disk, "/etc/hosts", disk + ".hosts")
     >>> open(disk + ".hosts").read()

@@ -37,7 +37,7 @@ fn name(number: usize) -> Vec<u8> {
 }
 
 /// The kernel lists the names that ironmap added, and finds each name. Then the kernel removes some names and adds other names. The kernel
-/// also creates a file in the directory `new` and removes that directory.
+/// also creates a file in the directory `new`, which ironmap made. Then it removes the file and the directory.
 fn kernels_turn(image: &Image, names: &mut BTreeMap<Vec<u8>, usize>, round: usize) {
     let mount = image.mount().unwrap();
     let dir = mount.path("dir");
