@@ -339,7 +339,7 @@ impl MapFile for Inode {
             let Some(block) = block.filter(|block| self.fs.blocks.overlay().get(*block).is_some())
             else {
                 if let Some(fault) = self.fs.left.map_fault(self.number) {
-                    return Err(fault);
+                    return Err(Error::new(ErrorKind::Corrupt, fault));
                 }
                 return Err(Error::new(
                     ErrorKind::InvalidInput,

@@ -6,14 +6,12 @@ use std::sync::OnceLock;
 
 use super::Ext4;
 use super::group_copies::Compared;
-use crate::error::{Error, ErrorKind, Place};
+use crate::error::Error;
 use crate::sync::Mutex;
 use crate::units::{FileBlock, InodeNo};
 
 /// The maximum number of lines and of different faults that are stored.
 const MOST: usize = 1024;
-/// The place of a map's fault that has no other place.
-const MAP: Place = Place::new("block map");
 
 /// The lines of the reports, and the damaged structures that have already been reported.
 #[derive(Default)]
@@ -23,7 +21,7 @@ pub(super) struct PassedOver {
     faults: Option<Mutex<HashSet<Fault>>>,
     compared: Compared,
     /// The first fault of each damaged map.
-    maps: Mutex<HashMap<InodeNo, (ErrorKind, Place, String)>>,
+    maps: Mutex<HashMap<InodeNo, String>>,
     /// The wrong checksums of the inodes that were tolerated. Unset if such inodes are not tolerated.
     inodes: OnceLock<Mutex<HashMap<InodeNo, String>>>,
 }
@@ -107,21 +105,16 @@ impl PassedOver {
     pub(super) fn keep_map_fault(&self, inode: InodeNo, why: &Error) {
         let mut maps = self.maps.lock();
         if maps.len() < MOST {
-            let place = why.place().copied().unwrap_or(MAP.inode(inode));
-            maps.entry(inode).or_insert((why.kind(), place, why.what().to_owned()));
+            maps.entry(inode).or_insert_with(|| why.to_string());
         }
     }
 
     /// The fault of a map with damaged ranges.
     #[cold]
-    pub(super) fn map_fault(&self, inode: InodeNo) -> Option<Error> {
+    pub(super) fn map_fault(&self, inode: InodeNo) -> Option<String> {
         let maps = self.maps.lock();
-        match maps.get(&inode) {
-            Some((ErrorKind::Corrupt, place, what)) => Some(place.corrupt(what.clone())),
-            Some((kind, _, what)) => Some(Error::new(*kind, what.clone())),
-            None if maps.len() == MOST => Some(MAP.inode(inode).corrupt("the map is damaged")),
-            None => None,
-        }
+        let is_full = maps.len() == MOST;
+        maps.get(&inode).cloned().or_else(|| is_full.then(|| "the map is damaged".to_owned()))
     }
 
     /// Tolerates a damaged block of a directory, and reports the block once. The caller skips the remaining entries of the block.
