@@ -9,7 +9,6 @@ mod crash;
 mod crash_data;
 mod damaged_descriptors;
 mod damaged_inodes;
-mod damaged_maps;
 mod damaged_reading;
 mod deep_trees;
 mod empty_nodes;

@@ -25,16 +25,10 @@ const DIRECT: usize = 12;
 
 impl Inode {
     /// Adds the extents of the leaf that contains `block` to `into`. Extents before `block` may be missing. Returns the first block after
-    /// the leaf. On a volume that is open read-only, [a damaged leaf](Self::damaged_leaf) loses only the damaged ranges. Changes by fast commits are applied. A block whose content is in the journal becomes a separate extent.
+    /// the leaf. Changes by fast commits are applied. A block whose content is in the journal becomes a separate extent.
     fn leaf(&self, block: FileBlock, into: &mut Vec<Extent>) -> Result<FileBlock> {
         let before = into.len();
-        let end = match self.home_leaf(block, into) {
-            Err(error) if self.fs.left.is_lenient() => {
-                into.truncate(before);
-                self.damaged_leaf(block, error, into)?
-            }
-            end => end?,
-        };
+        let end = self.home_leaf(block, into)?;
         if let Some(edit) = self.fs.fast_commits.inode(self.number) {
             let extents = into.split_off(before);
             into.extend(edit.ranges(extents, block..end));
@@ -338,9 +332,6 @@ impl MapFile for Inode {
             let block = self.fs_block(size.block_of(pos))?;
             let Some(block) = block.filter(|block| self.fs.blocks.overlay().get(*block).is_some())
             else {
-                if let Some(fault) = self.fs.left.map_fault(self.number) {
-                    return Err(Error::new(ErrorKind::Corrupt, fault));
-                }
                 return Err(Error::new(
                     ErrorKind::InvalidInput,
                     format!("the block at position {pos} is not in memory"),

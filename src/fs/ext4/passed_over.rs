@@ -20,8 +20,6 @@ pub(super) struct PassedOver {
     /// The damaged structures that were tolerated and reported. `None` if the volume tolerates no damaged structures.
     faults: Option<Mutex<HashSet<Fault>>>,
     compared: Compared,
-    /// The first fault of each damaged map.
-    maps: Mutex<HashMap<InodeNo, String>>,
     /// The wrong checksums of the inodes that were tolerated. Unset if such inodes are not tolerated.
     inodes: OnceLock<Mutex<HashMap<InodeNo, String>>>,
 }
@@ -98,23 +96,6 @@ impl PassedOver {
     /// The wrong checksum of an inode that is used.
     pub(super) fn inode_fault(&self, inode: InodeNo) -> Option<String> {
         self.inodes.get()?.lock().get(&inode).cloned()
-    }
-
-    /// Records the fault of a map, for reads of the ranges that the map has lost.
-    #[cold]
-    pub(super) fn keep_map_fault(&self, inode: InodeNo, why: &Error) {
-        let mut maps = self.maps.lock();
-        if maps.len() < MOST {
-            maps.entry(inode).or_insert_with(|| why.to_string());
-        }
-    }
-
-    /// The fault of a map with damaged ranges.
-    #[cold]
-    pub(super) fn map_fault(&self, inode: InodeNo) -> Option<String> {
-        let maps = self.maps.lock();
-        let is_full = maps.len() == MOST;
-        maps.get(&inode).cloned().or_else(|| is_full.then(|| "the map is damaged".to_owned()))
     }
 
     /// Tolerates a damaged block of a directory, and reports the block once. The caller skips the remaining entries of the block.

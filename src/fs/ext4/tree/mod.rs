@@ -14,7 +14,6 @@
 //! - [`read_extents`] and [`read_indirect`]: decoding of maps for readers.
 
 mod clusters;
-mod damaged_map;
 mod extents;
 mod indirect;
 mod node;

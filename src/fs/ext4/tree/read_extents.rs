@@ -78,20 +78,6 @@ impl<'a> Node<'a> {
         Err(place.field("eh_depth").corrupt(what))
     }
 
-    /// A node for each entry.
-    pub(super) fn each(&self) -> impl Iterator<Item = Node<'a>> {
-        let (depth, max) = (self.depth, self.max);
-        self.entries.chunks_exact(ENTRY).map(move |entries| Node { depth, max, entries })
-    }
-
-    /// The file blocks of the first extent of a leaf. `None` if the extent is empty.
-    pub(super) fn range(&self) -> Option<Range<u64>> {
-        let (raw, _) = RawExtent::ref_from_prefix(self.entries).ok()?;
-        let (first, len) = (u64::from(raw.ee_block.get()), raw.ee_len.get());
-        let len = if len > INIT_MAX_LEN { len - INIT_MAX_LEN } else { len };
-        (len > 0).then(|| first..first + u64::from(len))
-    }
-
     /// The number of entries.
     pub(in crate::fs::ext4) fn len(&self) -> usize {
         self.entries.len() / ENTRY

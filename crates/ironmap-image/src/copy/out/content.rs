@@ -5,9 +5,9 @@ use std::fs::File as HostFile;
 use std::ops::Range;
 use std::os::unix::fs::FileExt;
 
+use ironmap::File;
 use ironmap::iomap::IomapType;
 use ironmap::units::FilePos;
-use ironmap::{ErrorKind, File};
 
 use super::copier::Copier;
 use super::entry::Entry;
@@ -144,12 +144,6 @@ impl Copier<'_> {
             match read {
                 Ok(_) => return Ok(()),
                 Err(failure) if !is_unread.get() || self.ledger.is_none() => return Err(failure),
-                // The map of the file is damaged, and has lost the complete range.
-                Err(failure) if failure.is_of(ErrorKind::Corrupt) => {
-                    content.gaps.add(pos..range.end, failure);
-                    self.report.progress.advance(range.end - pos);
-                    return Ok(());
-                }
                 Err(_) => {
                     let end = range.end.min(pos.saturating_add(CHUNK as u64));
                     self.copy_units(content, pos..end)?;
