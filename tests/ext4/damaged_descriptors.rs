@@ -60,10 +60,20 @@ fn read_all(image: &Image, truth: &Truth, what: &str) -> Vec<String> {
             content(&volume, path).unwrap_or_else(|error| panic!("{what}: {path}: {error}"));
         assert!(found == *expected, "{what}: {path}");
     }
-    let mut inodes = 0;
-    let mut count = |_, inode: Result<_>| inode.map(|_| inodes += 1);
+    let (mut inodes, mut refused) = (0, 0);
+    let mut count = |_, inode: Result<_>| {
+        match inode {
+            Ok(_) => inodes += 1,
+            // Without checksums of inodes, the unused part of such a group may contain inodes of an earlier file system.
+            Err(error) => {
+                assert!(error.to_string().contains("are not searched"), "{what}: {error}");
+                refused += 1;
+            }
+        }
+        Ok(())
+    };
     volume.fs().used_inodes(&mut count).unwrap_or_else(|error| panic!("{what}: {error}"));
-    assert!(inodes > truth.len(), "{what}: {inodes} inodes");
+    assert!(inodes > truth.len() || refused > 0, "{what}: {inodes} inodes");
     volume.fs().deleted().unwrap_or_else(|error| panic!("{what}: {error}"));
     volume.ext4().unwrap().take_left()
 }
@@ -120,6 +130,10 @@ fn each_field_of_a_descriptor_can_be_damaged() {
                 let byte = at + bit / 8;
                 // All bits of the positions, and one bit of each other byte.
                 let is_place = (0..12).contains(&(bit / 8)) || (32..44).contains(&(bit / 8));
+                // Without a checksum, only a position outside the volume shows the damage.
+                if is_place && !summed {
+                    continue;
+                }
                 if !is_place && bit % 8 != bit / 8 % 8 {
                     continue;
                 }
@@ -133,7 +147,7 @@ fn each_field_of_a_descriptor_can_be_damaged() {
                     left.len() <= 1 && left.iter().all(|line| line.contains(&told)),
                     "{left:?}"
                 );
-                assert!(left.len() == 1 || !summed && !is_place, "{what}: is reported");
+                assert!(left.len() == 1 || !summed, "{what}: is reported");
                 if is_place || summed || bit % 64 == 0 && !e2fsck_is_clean(&image) {
                     assert!(!is_clean(&image, &what), "{what}: check");
                 }
@@ -148,15 +162,15 @@ fn each_field_of_a_descriptor_can_be_damaged() {
     }
 }
 
-/// A complete block of descriptors is overwritten.
+/// A complete block of descriptors is overwritten. Without checksums, a block of zeros contains positions within the volume.
 #[test]
 fn a_damaged_block_of_descriptors_is_replaced() {
-    for (size, options, _) in VOLUMES {
+    for (size, options, summed) in VOLUMES {
         let (image, truth) = made(size, options);
         let (block, ..) = descriptor(&image, 0);
-        for byte in [0, 0x5A, 0xFF] {
+        for byte in if summed { &[0, 0x5A, 0xFF][..] } else { &[0x5A, 0xFF] } {
             let what = format!("{options}: {byte:#x}");
-            image.poke_block(block, 0, &vec![byte; image.block_size() as usize]);
+            image.poke_block(block, 0, &vec![*byte; image.block_size() as usize]);
             let left = read_all(&image, &truth, &what);
             assert!(left.len() >= 4, "{what}: each group is reported: {left:?}");
             assert!(!is_clean(&image, &what), "{what}: check");

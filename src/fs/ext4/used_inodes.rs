@@ -3,6 +3,8 @@
 use std::collections::HashSet;
 use std::sync::Arc;
 
+use super::features::RoCompat;
+use super::group::PLACE;
 use super::{Ext4, ROOT};
 use crate::error::{ErrorKind, Result};
 use crate::fs::{Inode, InodeFlags};
@@ -33,6 +35,15 @@ impl Ext4 {
             Ok(group) => group,
             Err(error) => return found(first, Err(error)),
         };
+        // Without its descriptor, the unused part of the table is unknown. It may contain inodes of an earlier file system on the device. Only a
+        // checksum distinguishes them.
+        let is_doubtful = self.has_only_positions(number);
+        if is_doubtful && !sb.ro_compat.contains(RoCompat::METADATA_CSUM) {
+            let why = format!(
+                "the descriptor of group {number} is damaged: files without a name are not searched in this group"
+            );
+            return found(first, Err(PLACE.corrupt(why)));
+        }
         let end = match self.fast_commits.is_empty() {
             true if group.inodes_uninit => 0,
             true => sb.inodes_per_group.saturating_sub(group.unused_inodes),
@@ -43,6 +54,7 @@ impl Ext4 {
         for number in inodes.filter(|number| !self.is_internal(*number)) {
             match self.inode_or_orphan(number) {
                 Ok(inode) if inode.flags.contains(InodeFlags::EA_INODE) => {}
+                Ok(_) if is_doubtful && self.left.inode_fault(number).is_some() => {}
                 Ok(inode) if inode.stat().links == 0 && !orphans.contains(&number) => {}
                 Ok(inode) => found(number, Ok(Inode::new(inode)))?,
                 Err(error) if error.kind() == ErrorKind::NotFound => {}

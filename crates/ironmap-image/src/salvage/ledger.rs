@@ -175,6 +175,12 @@ impl<'a> Ledger<'a> {
         state: State,
     ) {
         self.seen.insert(inode);
+        let note = copy.and_then(|_| self.note(inode));
+        // No read can show that the content of such an inode is complete.
+        let state = match (state, &note) {
+            (State::Whole, Some(note)) => State::Part { missing: Vec::new(), why: note.clone() },
+            (state, _) => state,
+        };
         let counts = &mut self.summary.0[self.found as usize];
         let count = match state {
             State::Whole => &mut counts.whole,
@@ -183,7 +189,6 @@ impl<'a> Ledger<'a> {
         };
         *count += 1;
         let copy = copy.map(|copy| copy.strip_prefix(&self.dir).unwrap_or(copy));
-        let note = copy.and_then(|_| self.note(inode));
         (self.each)(&Outcome { found: self.found, inode, path, copy, size, state, note });
     }
 
