@@ -91,7 +91,7 @@ impl BlockFile {
             }
         };
         if mode.exclusive && mode.write && !is_device {
-            owner::refuse_writers(path, &stat, mode.window.is_some())?;
+            owner::refuse_writers(path, &stat)?;
         }
         let (file, direct) = open_file(path, mode, is_device)?;
         owner::refuse_another(path, &stat, file.as_fd())?;
@@ -99,7 +99,7 @@ impl BlockFile {
         if is_device && mode.write && is_read_only(file.as_fd()) == Ok(true) {
             return Err(read_only(path));
         }
-        let hold = Arc::new(Hold::take(path, &stat, &file, mode)?);
+        let hold = Arc::new(Hold::take(path, &stat, &file, mode.write, mode.exclusive)?);
         if mode.exclusive {
             qemu_locks::refuse_writers_elsewhere(path, &stat)?;
             owner::refuse_attached(path, &stat, file.as_fd(), mode.write)?;

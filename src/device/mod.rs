@@ -32,7 +32,6 @@ mod psync;
 mod qemu_locks;
 mod queue;
 mod ram;
-mod range_locks;
 mod record;
 mod runs;
 mod segmented;
