@@ -8,11 +8,7 @@ use std::collections::BTreeMap;
 use smallvec::{SmallVec, smallvec};
 
 use self::checks::{CHECKED, Checked};
-#[cfg(not(feature = "lvm"))]
-use self::magics::LVM;
-#[cfg(not(feature = "md"))]
-use self::magics::RAID;
-use self::magics::{At, MAGICS, Magic};
+use self::magics::{At, LVM, MAGICS, Magic, RAID};
 use crate::device::Device;
 use crate::error::{Error, ErrorKind, Result};
 #[cfg(feature = "lvm")]
