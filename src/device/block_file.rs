@@ -12,6 +12,7 @@ use rustix::io::{Errno as OsErrno, ReadWriteFlags};
 
 use super::hold::Hold;
 use super::holders;
+use super::identity::FileId;
 use super::measured::{device_limits, file_limits, queue_of};
 use super::nvme::Namespace;
 use super::owner;
@@ -58,6 +59,7 @@ pub struct BlockFile {
     /// The same image, opened without `O_DIRECT` for metadata and small writes.
     cached: Option<File>,
     path: PathBuf,
+    pub(super) id: FileId,
     base: u64,
     size: u64,
     writable: bool,
@@ -134,6 +136,7 @@ impl BlockFile {
             file,
             cached: None,
             path: path.to_owned(),
+            id: FileId::of(&stat),
             base,
             size,
             writable: mode.write,

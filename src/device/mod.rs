@@ -65,6 +65,7 @@ pub(crate) use durability::Durability;
 pub(crate) use engine::open_queue;
 pub use engine::{Engine, NoIoUring, OpenedEngine, open_engine};
 pub use finer::Finer;
+pub use identity::FileId;
 pub use layered::{Layer, Layered, Request, Verdict};
 pub use limits::{Limits, ThroughFlushes};
 pub use null::Null;
