@@ -15,7 +15,7 @@ use common::command::{output, run};
 use common::image::{Image, scratch};
 use common::loop_device::{Attachment, LoopDevice};
 use common::skip::Need;
-use ironmap::device::{BlockFile, Engine, OpenMode};
+use ironmap::device::Engine;
 use ironmap::{ErrorKind, Volume, VolumeOptions};
 use rustix::fs::FlockOperation;
 
@@ -346,102 +346,4 @@ fn a_device_that_a_loop_device_serves_in_part_or_elsewhere_is_refused() {
         assert_not_written(&second, &format!("attached to {}", over.node()));
     }
     drop(open_for_writing(&second, Engine::Psync).unwrap());
-}
-
-fn open_part(
-    path: &Path,
-    write: bool,
-    window: impl Into<Option<(u64, u64)>>,
-) -> ironmap::Result<BlockFile> {
-    let window = window.into();
-    BlockFile::open(path, &OpenMode { write, window, ..OpenMode::default() })
-}
-
-/// Parts of an image that have no common page can be used at the same time. A user of the whole image excludes writers of its parts.
-#[test]
-fn parts_of_an_image_have_separate_owners() {
-    let dir = scratch();
-    let path = &dir.path().join("image");
-    File::create(path).unwrap().set_len(16 << 20).unwrap();
-    let (first, second) = ((1 << 20, 4 << 20), (5 << 20, 4 << 20));
-    for write in [false, true] {
-        let one = open_part(path, true, first).unwrap();
-        let other = open_part(path, write, second).unwrap();
-        // The last window ends within the first page of the first part.
-        for window in [None, Some(first), Some((0, 2 << 20)), Some((512, 1 << 20))] {
-            for write in [false, true] {
-                let error = open_part(path, write, window).unwrap_err();
-                assert_eq!(error.kind(), ErrorKind::Busy, "{window:?}: {error}");
-            }
-        }
-        drop(one);
-        drop(open_part(path, true, first).unwrap());
-        // A refused open leaves no lock.
-        assert!(open_part(path, true, second).is_err());
-        drop(other);
-        drop(open_part(path, true, None).unwrap());
-    }
-    let reader = open_part(path, false, None).unwrap();
-    drop(open_part(path, false, first).unwrap());
-    assert_eq!(open_part(path, true, first).unwrap_err().kind(), ErrorKind::Busy);
-    drop(reader);
-    let reader = open_part(path, false, first).unwrap();
-    drop(open_part(path, true, second).unwrap());
-    assert_eq!(open_part(path, true, None).unwrap_err().kind(), ErrorKind::Busy);
-    drop(reader);
-}
-
-/// The users of two parts obey QEMU's locks, and QEMU obeys theirs.
-#[test]
-fn users_of_parts_and_qemu_exclude_each_other() {
-    require!([Need::Tool("qemu-io"), Need::Tool("qemu-img")]);
-    let dir = scratch();
-    let path = &dir.path().join("image");
-    File::create(path).unwrap().set_len(16 << 20).unwrap();
-    let (first, second) = ((1 << 20, 4 << 20), (5 << 20, 4 << 20));
-    let theirs = |write: bool| {
-        let mut command = Command::new("qemu-io");
-        command.args(if write { &["-f", "raw"][..] } else { &["-r", "-f", "raw"] }).arg(path);
-        let mut child = command
-            .stdin(Stdio::piped())
-            .stdout(Stdio::piped())
-            .stderr(Stdio::null())
-            .spawn()
-            .unwrap();
-        // The prompt shows that QEMU has locked the image. An end of the output shows that QEMU has failed.
-        let mut prompt = [0; 1];
-        let is_open =
-            std::io::Read::read(child.stdout.as_mut().unwrap(), &mut prompt).unwrap() == 1;
-        (child, is_open)
-    };
-    let end = |mut child: Child| {
-        drop(child.stdin.take());
-        child.wait().unwrap();
-    };
-    for write in [false, true] {
-        let one = open_part(path, write, first).unwrap();
-        let (child, is_open) = theirs(true);
-        assert!(!is_open, "QEMU writes beside ironmap");
-        end(child);
-        // This command of QEMU excludes writers.
-        let copy = dir.path().join("copy");
-        let mut convert = Command::new("qemu-img");
-        convert.args(["convert", "-f", "raw", "-O", "raw"]).arg(path).arg(copy);
-        assert_eq!(convert.stderr(Stdio::null()).status().unwrap().success(), !write);
-        // This command reads beside writers. QEMU's locks do not show whether a reader excludes the writer of another part.
-        let (child, is_open) = theirs(false);
-        assert!(is_open);
-        let error = open_part(path, true, second).unwrap_err();
-        assert!(error.to_string().contains("in use by QEMU"), "{error}");
-        drop(open_part(path, false, second).unwrap());
-        end(child);
-        drop(open_part(path, true, second).unwrap());
-        drop(one);
-    }
-    let (child, is_open) = theirs(true);
-    assert!(is_open);
-    for write in [false, true] {
-        assert_eq!(open_part(path, write, first).unwrap_err().kind(), ErrorKind::Busy);
-    }
-    end(child);
 }

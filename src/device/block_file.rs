@@ -12,6 +12,7 @@ use rustix::io::{Errno as OsErrno, ReadWriteFlags};
 
 use super::hold::Hold;
 use super::holders;
+use super::identity::FileId;
 use super::measured::{device_limits, file_limits, queue_of};
 use super::nvme::Namespace;
 use super::owner;
@@ -58,6 +59,7 @@ pub struct BlockFile {
     /// The same image, opened without `O_DIRECT` for metadata and small writes.
     cached: Option<File>,
     path: PathBuf,
+    pub(super) id: FileId,
     base: u64,
     size: u64,
     writable: bool,
@@ -91,7 +93,7 @@ impl BlockFile {
             }
         };
         if mode.exclusive && mode.write && !is_device {
-            owner::refuse_writers(path, &stat, mode.window.is_some())?;
+            owner::refuse_writers(path, &stat)?;
         }
         let (file, direct) = open_file(path, mode, is_device)?;
         owner::refuse_another(path, &stat, file.as_fd())?;
@@ -99,7 +101,7 @@ impl BlockFile {
         if is_device && mode.write && is_read_only(file.as_fd()) == Ok(true) {
             return Err(read_only(path));
         }
-        let hold = Arc::new(Hold::take(path, &stat, &file, mode)?);
+        let hold = Arc::new(Hold::take(path, &stat, &file, mode.write, mode.exclusive)?);
         if mode.exclusive {
             qemu_locks::refuse_writers_elsewhere(path, &stat)?;
             owner::refuse_attached(path, &stat, file.as_fd(), mode.write)?;
@@ -134,6 +136,7 @@ impl BlockFile {
             file,
             cached: None,
             path: path.to_owned(),
+            id: FileId::of(&stat),
             base,
             size,
             writable: mode.write,

@@ -6,10 +6,8 @@ use std::path::Path;
 
 use rustix::fs::{FileType, FlockOperation, Stat};
 
-use super::block_file::OpenMode;
 use super::owner::{self, Written};
-use super::qemu_locks::{self, Extent};
-use super::range_locks;
+use super::qemu_locks;
 use crate::error::{Error, Result};
 use crate::sys::file_locks;
 
@@ -23,12 +21,17 @@ pub(super) struct Hold {
 }
 
 impl Hold {
-    /// Locks an open file if the mode is exclusive. If the file is an image that is opened for writing, also marks it.
-    pub(super) fn take(path: &Path, stat: &Stat, file: &File, mode: &OpenMode) -> Result<Self> {
+    /// Locks an open file if `exclusive` is set. If the file is an image that is opened for writing, also marks it.
+    pub(super) fn take(
+        path: &Path,
+        stat: &Stat,
+        file: &File,
+        write: bool,
+        exclusive: bool,
+    ) -> Result<Self> {
         let is_image = FileType::from_raw_mode(stat.st_mode) == FileType::RegularFile;
-        let written = (mode.write && is_image).then(|| Written::new(stat));
-        let locks =
-            if mode.exclusive { Some(Locks::take(path, file, is_image, mode)?) } else { None };
+        let written = (write && is_image).then(|| Written::new(stat));
+        let locks = if exclusive { Some(Locks::take(path, file, is_image, write)?) } else { None };
         Ok(Self { _locks: locks, _written: written })
     }
 }
@@ -40,21 +43,16 @@ impl Hold {
 struct Locks(OwnedFd);
 
 impl Locks {
-    fn take(path: &Path, file: &File, is_image: bool, mode: &OpenMode) -> Result<Self> {
+    fn take(path: &Path, file: &File, is_image: bool, write: bool) -> Result<Self> {
         let copy = rustix::io::fcntl_dupfd_cloexec(file, 0)
             .map_err(|errno| Error::io(errno, path.display().to_string()))?;
         // `locks` is created before the first lock is acquired. If a later step fails, its drop releases the locks that were already
         // acquired.
         let locks = Self(copy);
-        if !is_image {
-            qemu_locks::lock(file.as_fd(), path, mode.write, Extent::Whole)?;
-            return Ok(locks);
+        if is_image {
+            owner::lock_image(path, file, write)?;
         }
-        // Users of different parts share the lock of the file. The locks of ranges exclude users of the same bytes.
-        owner::lock_image(path, file, mode.write && mode.window.is_none())?;
-        let extent = range_locks::lock(file, path, mode)?;
-        qemu_locks::lock(file.as_fd(), path, mode.write, extent)?;
-        range_locks::leave_gate(file.as_fd());
+        qemu_locks::lock(file.as_fd(), path, write)?;
         Ok(locks)
     }
 }

@@ -1,23 +1,52 @@
 //! The identity of a device. It does not depend on the device's present name.
 
+use std::fs::Metadata;
+use std::os::unix::fs::{FileTypeExt, MetadataExt};
 use std::path::{Path, PathBuf};
+
+use rustix::fs::{FileType, Stat};
 
 use super::BlockFile;
 use crate::units::DevOffset;
 
+/// A file or a block device of the host. All paths to it have the same value.
+#[doc(hidden)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct FileId {
+    device: u64,
+    /// Zero for a block device.
+    inode: u64,
+}
+
+impl FileId {
+    pub(super) fn of(stat: &Stat) -> Self {
+        match FileType::from_raw_mode(stat.st_mode) {
+            FileType::BlockDevice => Self { device: stat.st_rdev, inode: 0 },
+            _ => Self { device: stat.st_dev, inode: stat.st_ino },
+        }
+    }
+
+    /// Whether this value belongs to the file with these attributes.
+    #[must_use]
+    pub fn is_of(self, found: &Metadata) -> bool {
+        self == match found.file_type().is_block_device() {
+            true => Self { device: found.rdev(), inode: 0 },
+            false => Self { device: found.dev(), inode: found.ino() },
+        }
+    }
+}
+
 impl BlockFile {
+    /// The file or the block device that is open.
+    #[doc(hidden)]
+    #[must_use]
+    pub fn file_id(&self) -> FileId {
+        self.id
+    }
+
     /// Whether a path leads to the open file or device.
     pub(crate) fn is_at(&self, path: &Path) -> bool {
-        let (Ok(own), Ok(found)) = (rustix::fs::fstat(self.fd()), rustix::fs::stat(path)) else {
-            return false;
-        };
-        let is_device =
-            rustix::fs::FileType::from_raw_mode(own.st_mode) == rustix::fs::FileType::BlockDevice;
-        let id = |stat: &rustix::fs::Stat| match is_device {
-            true => (stat.st_rdev, 0),
-            false => (stat.st_dev, stat.st_ino),
-        };
-        own.st_mode == found.st_mode && id(&own) == id(&found)
+        rustix::fs::stat(path).is_ok_and(|found| self.id == FileId::of(&found))
     }
 
     /// The identity of an open device: a hash of the disk's identity and of the device's offset on the disk. A partition has the same
@@ -27,13 +56,8 @@ impl BlockFile {
     /// disk is identified by the partition's UUID.
     #[must_use]
     pub fn identity(&self) -> [u8; 16] {
-        let Some(stat) = rustix::fs::fstat(self.fd()).ok() else { return [0; 16] };
-        let is_device =
-            rustix::fs::FileType::from_raw_mode(stat.st_mode) == rustix::fs::FileType::BlockDevice;
-        if !is_device {
-            return [0; 16];
-        }
-        let (major, minor) = (rustix::fs::major(stat.st_rdev), rustix::fs::minor(stat.st_rdev));
+        let FileId { device, inode: 0 } = self.id else { return [0; 16] };
+        let (major, minor) = (rustix::fs::major(device), rustix::fs::minor(device));
         let dir = PathBuf::from(format!("/sys/dev/block/{major}:{minor}"));
         name(&dir, self.absolute(DevOffset(0))).map_or([0; 16], |name| digest(name.as_bytes()))
     }

@@ -19,7 +19,7 @@ use parking_lot::Mutex;
 use rustix::fs::{FileType, FlockOperation, Mode, OFlags, Stat};
 use rustix::io::Errno as OsErrno;
 
-use super::{holders, range_locks};
+use super::holders;
 use crate::error::{Errno, Error, ErrorKind, Result};
 use crate::sys::{lease, loop_backing};
 
@@ -77,9 +77,8 @@ impl Drop for Written {
 }
 
 /// Refuses an image that a program has open or mapped for writing, if a lease can detect this. The caller must call this function before it
-/// opens the image for writing. An open by the caller would make the kernel refuse the lease. A user of a part of the image accepts an
-/// ironmap process that writes another part. That process has checked the other programs.
-pub(super) fn refuse_writers(path: &Path, stat: &Stat, is_part: bool) -> Result<()> {
+/// opens the image for writing. An open by the caller would make the kernel refuse the lease.
+pub(super) fn refuse_writers(path: &Path, stat: &Stat) -> Result<()> {
     if OURS.lock().contains(&(stat.st_dev, stat.st_ino)) {
         return Ok(());
     }
@@ -90,9 +89,6 @@ pub(super) fn refuse_writers(path: &Path, stat: &Stat, is_part: bool) -> Result<
     let asked = patiently(|| lease::has_writers(file.as_fd()), |asked| *asked == Ok(true));
     if asked != Ok(true) || !tells(file.as_fd()) {
         return Ok(());
-    }
-    if range_locks::is_written(file.as_fd()) {
-        return if is_part { Ok(()) } else { Err(holders::locked(path, file.as_fd())) };
     }
     // If the program that has the image open has also locked the image, the error for a locked image is returned, because that error
     // contains more details.

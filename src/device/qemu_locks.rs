@@ -9,7 +9,6 @@ use std::os::fd::{AsFd, BorrowedFd};
 use std::path::Path;
 
 use rustix::fs::{Mode, OFlags, Stat};
-use smallvec::{SmallVec, smallvec};
 
 use super::holders;
 use super::owner::{self, busy};
@@ -24,24 +23,10 @@ const READ: u32 = 0;
 const WRITE: u32 = 1;
 const RESIZE: u32 = 3;
 
-/// The part of a file that is to be locked.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Extent {
-    Whole,
-    /// A part of an image. No other ironmap process uses another part.
-    Part,
-    /// A part of an image, while another ironmap process has QEMU's locks because of another part.
-    BesidePart,
-}
-
 /// Acquires QEMU's locks for reading, or for reading and writing. Then checks that no other program excludes this use, and that no other
 /// program writes or resizes the file.
-///
-/// QEMU's locks do not distinguish parts. A user of a part does not record the use `READ`, so a lock of this use shows that QEMU reads the
-/// file. The locks of a process that uses another part have excluded writers, so then a reader that excludes writers is the only conflict.
-pub(super) fn lock(file: BorrowedFd<'_>, path: &Path, write: bool, extent: Extent) -> Result<()> {
-    let all: &[u32] = if write { &[READ, WRITE, RESIZE] } else { &[READ] };
-    let uses = if extent == Extent::Whole { all } else { &all[1..] };
+pub(super) fn lock(file: BorrowedFd<'_>, path: &Path, write: bool) -> Result<()> {
+    let uses: &[u32] = if write { &[READ, WRITE, RESIZE] } else { &[READ] };
     let excluded = [WRITE, RESIZE];
     let ours = uses.iter().map(|byte| USES + byte).chain(excluded.map(|byte| EXCLUDES + byte));
     for byte in ours {
@@ -54,14 +39,9 @@ pub(super) fn lock(file: BorrowedFd<'_>, path: &Path, write: bool, extent: Exten
             Err(errno) => return Err(Error::io(errno, "lock").at(path.display())),
         }
     }
-    let against = all.iter().map(|byte| (EXCLUDES + byte, "in use by QEMU"));
+    let against = uses.iter().map(|byte| (EXCLUDES + byte, "in use by QEMU"));
     let writers = excluded.map(|byte| (USES + byte, "being written by QEMU"));
-    let conflicts: SmallVec<[_; 5]> = match extent {
-        Extent::BesidePart if write => smallvec![(USES + READ, "in use by QEMU")],
-        Extent::BesidePart => smallvec![],
-        Extent::Whole | Extent::Part => writers.into_iter().chain(against).collect(),
-    };
-    for (byte, what) in conflicts {
+    for (byte, what) in writers.into_iter().chain(against) {
         match file_locks::is_held(file, byte) {
             Ok(false) => {}
             Ok(true) => {
@@ -92,6 +72,6 @@ pub(super) fn refuse_writers_elsewhere(path: &Path, stat: &Stat) -> Result<()> {
 }
 
 /// Whether the error means that the file system does not support locks. On such a file system, QEMU acquires no locks either.
-pub(super) fn is_missing(errno: Errno) -> bool {
+fn is_missing(errno: Errno) -> bool {
     matches!(errno, Errno::EINVAL | Errno::ENOSYS | Errno::EOPNOTSUPP | Errno::ENOLCK)
 }

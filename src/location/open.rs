@@ -9,8 +9,8 @@ use super::{Assembly, AssemblyKind, Bounds, Location, Medium, Part, Site, Window
 use crate::device::image;
 use crate::device::nbd::{self, Nbd};
 use crate::device::{
-    BlockFile, CutShort, Device, Engine, Finer, NoIoUring, Null, OpenMode, OpenedEngine, Segment,
-    Segmented, open_engine,
+    BlockFile, CutShort, Device, Engine, FileId, Finer, NoIoUring, Null, OpenMode, OpenedEngine,
+    Segment, Segmented, open_engine,
 };
 use crate::error::{Context, Error, ErrorKind, Result};
 use crate::fs::block_size_on;
@@ -37,9 +37,10 @@ pub struct LocationOptions {
     pub compress: bool,
     /// The block size of a volume that will be created on the device. `None` selects the block size of the existing volume.
     pub block_size: Option<u32>,
-    /// Whether the caller has opened the same location already, and holds the locks of its file. The file is then opened without locks.
+    /// The file of the location, if the caller has opened it already and holds its locks. The file is then opened without locks, and the
+    /// open fails if the path leads to another file.
     #[doc(hidden)]
-    pub locked: bool,
+    pub held: Option<FileId>,
 }
 
 impl LocationOptions {
@@ -63,8 +64,8 @@ setters!(LocationOptions {
 impl LocationOptions {
     #[doc(hidden)]
     #[must_use]
-    pub fn locked(mut self, locked: bool) -> Self {
-        self.locked = locked;
+    pub fn held(mut self, held: Option<FileId>) -> Self {
+        self.held = held;
         self
     }
 
@@ -279,7 +280,7 @@ impl Site {
                 let opening = Opening::of(window, options.write).at(|| self)?;
                 let first = (self.part != Part::Whole).then(|| opening.place());
                 let Opening { window, above, mut fault } = opening;
-                let exclusive = exclusive && !options.locked;
+                let exclusive = exclusive && options.held.is_none();
                 let mode =
                     OpenMode { window, write: options.write, exclusive, ..OpenMode::default() };
                 let blocks = |device: &dyn Device| options.blocks_on(device);
@@ -288,6 +289,10 @@ impl Site {
                     Engine::Dax => Arc::new(BlockFile::open(path, &mode)?),
                     _ => BlockFile::for_blocks(path, &mode, options.cached, blocks)?,
                 };
+                if options.held.is_some_and(|held| file.file_id() != held) {
+                    let what = "the file was replaced by another file";
+                    return Err(Error::new(ErrorKind::Busy, what).at(self));
+                }
                 if let Some(first) = &first {
                     self.check_unchanged(path, &file, options, first)?;
                 }

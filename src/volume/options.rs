@@ -5,7 +5,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use super::Volume;
-use crate::device::{CutShort, Device, Engine, Segmented};
+use crate::device::{CutShort, Device, Engine, FileId, Segmented};
 use crate::error::{Context, Error, Result};
 use crate::fs::{Clock, DeviceRange, FORMATS, Format, How, Rescue, uuid_text};
 use crate::location::{Location, LocationOptions, Site, refuse_to_write};
@@ -24,7 +24,7 @@ pub struct VolumeOptions {
     pub(super) journal: Option<Location>,
     pub(super) realtime: Option<Location>,
     pub(super) commit: Duration,
-    locked: bool,
+    held: Option<FileId>,
 }
 
 impl VolumeOptions {
@@ -42,15 +42,15 @@ impl VolumeOptions {
             journal: None,
             realtime: None,
             commit: Duration::from_secs(5),
-            locked: false,
+            held: None,
         }
     }
 
-    /// The value of [`LocationOptions::locked`].
+    /// The value of [`LocationOptions::held`].
     #[doc(hidden)]
     #[must_use]
-    pub fn locked(mut self, locked: bool) -> Self {
-        self.locked = locked;
+    pub fn held(mut self, held: Option<FileId>) -> Self {
+        self.held = held;
         self
     }
 
@@ -159,8 +159,8 @@ impl VolumeOptions {
     #[doc(hidden)] // This function is public for programs that open the device themselves.
     #[must_use]
     pub fn location_options(&self) -> LocationOptions {
-        let Self { engine, write, truncated, cached, locked, .. } = *self;
-        LocationOptions { engine, write, truncated, cached, locked, ..LocationOptions::default() }
+        let Self { engine, write, truncated, cached, held, .. } = *self;
+        LocationOptions { engine, write, truncated, cached, held, ..LocationOptions::default() }
     }
 }
 

@@ -6,7 +6,7 @@ use std::io;
 use std::path::Path;
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
 
-use ironmap::device::Device;
+use ironmap::device::BlockFile;
 use ironmap::fs::{Clock, Timestamp};
 use ironmap::{Location, Volume, VolumeOptions};
 
@@ -55,8 +55,8 @@ pub struct Context {
     pub(crate) realtime_of: OnceLock<Location>,
     /// The location of the new image that the job makes, and its present location under a temporary name.
     aside: Mutex<Option<(Location, Location)>>,
-    /// The location that the job holds, with the open device that has the locks.
-    pub(crate) held: Mutex<Option<(Location, Arc<dyn Device>)>>,
+    /// The location that the job holds, with the open file that has the locks.
+    pub(crate) held: Mutex<Option<(Location, BlockFile)>>,
 }
 
 impl Context {

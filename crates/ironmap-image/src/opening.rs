@@ -1,13 +1,12 @@
 //! Opens volumes and devices with the options that apply to every volume of a job, and prints the faults that the library tolerates.
 
-use std::path::Path;
 use std::sync::mpsc::{RecvTimeoutError, channel};
 use std::sync::{Arc, MutexGuard, PoisonError};
 use std::time::Duration;
 
-use ironmap::device::Device;
+use ironmap::device::{BlockFile, FileId, OpenMode};
 use ironmap::location::{LocationOptions, Medium, OpenLocation, Site};
-use ironmap::{Engine, Location, Volume, VolumeOptions};
+use ironmap::{Location, Volume, VolumeOptions};
 
 use crate::context::Context;
 use crate::failure::Failure;
@@ -97,7 +96,8 @@ impl Context {
     }
 
     /// Locks a file or a device, so that no other program can use it between two steps of a job. The job opens the location several times
-    /// without other locks, until the result is dropped. Other locations, and files that do not exist, are not locked.
+    /// without other locks, until the result is dropped. These opens fail if another program has replaced the file. Other locations, and
+    /// files that do not exist, are not locked.
     ///
     /// # Errors
     /// The errors of the library.
@@ -106,20 +106,19 @@ impl Context {
             Location::Plain(Site { medium: Medium::File(path), .. }) => Some(&**path),
             _ => location.whole_file(),
         };
-        if file.is_some_and(Path::exists) {
-            let how = LocationOptions::new().engine(Engine::Psync).write(true);
-            let opened = self.open_device(location, &how)?;
-            *self.held() = Some((location.clone(), opened.device));
+        if let Some(path) = file.filter(|path| path.exists()) {
+            let mode = OpenMode { direct: false, write: true, ..OpenMode::default() };
+            *self.held() = Some((location.clone(), BlockFile::open(path, &mode)?));
         }
         Ok(Held(Arc::clone(self)))
     }
 
-    /// Whether the job holds the locks of this location.
-    pub(crate) fn is_held(&self, location: &Location) -> bool {
-        self.held().as_ref().is_some_and(|(held, _)| held == location)
+    /// The file of this location, if the job holds its locks.
+    pub(crate) fn held_file(&self, location: &Location) -> Option<FileId> {
+        self.held().as_ref().filter(|(held, _)| held == location).map(|(_, file)| file.file_id())
     }
 
-    fn held(&self) -> MutexGuard<'_, Option<(Location, Arc<dyn Device>)>> {
+    fn held(&self) -> MutexGuard<'_, Option<(Location, BlockFile)>> {
         self.held.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
@@ -134,7 +133,7 @@ impl Context {
         options: &LocationOptions,
     ) -> ironmap::Result<OpenLocation> {
         let truncated = options.truncated || (self.opening.truncated && !options.write);
-        let options = options.truncated(truncated).locked(self.is_held(location));
+        let options = options.truncated(truncated).held(self.held_file(location));
         let opened = self.place_of(location).open(&options)?;
         self.tell_faults(location, &opened.faults);
         Ok(opened)
@@ -157,7 +156,7 @@ impl Context {
     ) -> Result<Volume, Failure> {
         self.check_realtime(location)?;
         let place = self.place_of(location);
-        let options = self.with_opening(options).locked(self.is_held(location));
+        let options = self.with_opening(options).held(self.held_file(location));
         let opened = || self.caller.open(&place, &options);
         let volume = if matches!(location.data().medium, Medium::Nbd(_)) {
             self.announce_if_slow(location, opened)

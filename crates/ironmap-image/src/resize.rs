@@ -5,7 +5,7 @@ use ironmap::{Engine, ErrorKind, Location, NewSize, ResizeOptions, Resized, Volu
 
 use crate::failure::{Failure, named};
 use crate::report::Report;
-use crate::room::{Room, extend, set_len};
+use crate::room::{Room, extend, open_held};
 
 /// Resizes a volume. An image file that is shorter than a given size is extended before the volume grows. If the volume becomes smaller,
 /// the file is truncated after that.
@@ -15,11 +15,11 @@ use crate::room::{Room, extend, set_len};
 pub fn resize(volume: &Location, size: NewSize, report: &Report) -> Result<Resized, Failure> {
     let held = report.context().hold(volume);
     let _held = held.map_err(|error| Failure::open(&error))?;
-    let image = volume.whole_file();
+    let (image, held_file) = (volume.whole_file(), report.context().held_file(volume));
     let room = match (image, size) {
         (Some(image), NewSize::Bytes(size)) => {
             check_whole(volume, report)?;
-            extend(image, size)?
+            extend(image, size, held_file)?
         }
         _ => Room::Old,
     };
@@ -34,7 +34,8 @@ pub fn resize(volume: &Location, size: NewSize, report: &Report) -> Result<Resiz
     if let Some(image) = image.filter(|_| resized.blocks < resized.before) {
         let failed = |error| Failure::host(image.display(), error);
         if image.metadata().map_err(failed)?.is_file() {
-            set_len(image, resized.blocks * u64::from(resized.block_size)).map_err(failed)?;
+            let len = resized.blocks * u64::from(resized.block_size);
+            open_held(image, held_file)?.set_len(len).map_err(failed)?;
         }
     }
     Ok(resized)

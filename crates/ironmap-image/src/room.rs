@@ -1,15 +1,14 @@
 //! Prepares the image file for a new volume: makes a new file, or extends an existing file.
 
 use std::fmt::Display;
-use std::fs::OpenOptions;
-use std::io;
+use std::fs::{File, OpenOptions};
 use std::ops::Range;
 use std::os::unix::fs::FileTypeExt;
-use std::path::{Path, PathBuf};
+use std::path::Path;
 use std::sync::Arc;
 
 use ironmap::device::image::{Compression, ImageFormat};
-use ironmap::device::{BlockFile, Device, OpenMode, Psync, Segment, Segmented};
+use ironmap::device::{BlockFile, Device, FileId, OpenMode, Psync, Segment, Segmented};
 use ironmap::location::{Medium, Part, Site};
 use ironmap::{Errno, Error, ErrorKind, Location};
 
@@ -41,8 +40,8 @@ pub enum Room {
     New(NewImage),
     /// The image was extended.
     Extended {
-        /// The path of the image.
-        path: PathBuf,
+        /// The image, open for writing.
+        file: File,
         /// The previous length.
         from: u64,
     },
@@ -53,8 +52,8 @@ pub enum Room {
 impl Room {
     /// Undoes the change after a failure. If the undo fails too, the image keeps its new length.
     pub fn undo(self) {
-        if let Self::Extended { path, from } = self {
-            let _ = set_len(&path, from);
+        if let Self::Extended { file, from } = self {
+            let _ = file.set_len(from);
         }
     }
 
@@ -109,15 +108,16 @@ pub fn make(
         }
         // The positions of guard tags, and of the backup of a partition table, count from the end of the file. An extension would move the
         // end, so the tags and the backup would not be found.
+        let held = context.held_file(volume);
         if path.is_file() {
-            if !context.is_held(volume) {
-                return Err(new_image::replaced(path));
-            }
             let file = BlockFile::open(path, &OpenMode { exclusive: false, ..OpenMode::default() });
             let file = file.map_err(|error| Failure::open(&error))?;
+            if held != Some(file.file_id()) {
+                return Err(new_image::replaced(path));
+            }
             check(&Psync::new(Arc::new(file)), path.display(), overwrite)?;
         }
-        return extend(path, size);
+        return extend(path, size, held);
     };
     context.make_aside(volume, image.path());
     image.empty(size)?;
@@ -261,19 +261,36 @@ pub fn check_replaced(path: &Path) -> Result<(), Failure> {
     }
 }
 
-/// Extends an image file that is too short. A device, and an image that is long enough, are not changed. The caller holds the lock of the
-/// image (see [`Context::hold`]).
-pub fn extend(path: &Path, size: u64) -> Result<Room, Failure> {
+/// Extends an image file that is too short. A device, and an image that is long enough, are not changed. `held` is the file whose lock the
+/// caller holds (see [`Context::hold`]).
+///
+/// # Errors
+/// The path leads to an image that is not held; the errors of the host.
+pub fn extend(path: &Path, size: u64, held: Option<FileId>) -> Result<Room, Failure> {
     let failed = |error| Failure::host(path.display(), error);
-    let metadata = path.metadata().map_err(failed)?;
-    if !metadata.is_file() || metadata.len() >= size {
+    if !path.metadata().map_err(failed)?.is_file() {
         return Ok(Room::Old);
     }
-    set_len(path, size).map_err(failed)?;
-    Ok(Room::Extended { path: path.to_owned(), from: metadata.len() })
+    let file = open_held(path, held)?;
+    let from = file.metadata().map_err(failed)?.len();
+    if from >= size {
+        return Ok(Room::Old);
+    }
+    file.set_len(size).map_err(failed)?;
+    Ok(Room::Extended { file, from })
 }
 
-/// Sets the length of an image file.
-pub fn set_len(path: &Path, len: u64) -> io::Result<()> {
-    OpenOptions::new().write(true).open(path)?.set_len(len)
+/// Opens an image for a change of its length. The caller holds the lock of the image.
+///
+/// # Errors
+/// The path leads to another file; the errors of the host.
+pub fn open_held(path: &Path, held: Option<FileId>) -> Result<File, Failure> {
+    let failed = |error| Failure::host(path.display(), error);
+    let file = OpenOptions::new().write(true).open(path).map_err(failed)?;
+    let found = file.metadata().map_err(failed)?;
+    if held.is_some_and(|held| held.is_of(&found)) {
+        Ok(file)
+    } else {
+        Err(new_image::replaced(path))
+    }
 }

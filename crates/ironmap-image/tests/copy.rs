@@ -12,6 +12,7 @@ use ironmap_image::context::Caller;
 use ironmap_image::copy::{CopyOptions, Keep, copy};
 use ironmap_image::opening::Opening;
 use ironmap_image::progress::Bar;
+use ironmap_image::room::{self, Format, Overwrite};
 use ironmap_image::target::{Subject, Target};
 use ironmap_image::{Context, Image, Report, Stop};
 
@@ -141,4 +142,63 @@ fn an_image_is_locked_between_the_steps_of_a_build() {
     assert_eq!(*opens.lock().unwrap(), [true]);
     // The locks end with the build.
     Image::open(&image).unwrap().resize(ironmap::NewSize::Minimum).unwrap();
+}
+
+/// Replaces an image, at the open of a volume, with a copy of the image.
+struct Replacer(std::path::PathBuf);
+
+impl Caller for Replacer {
+    fn print(&self, _: &str) {}
+    fn say(&self, _: &str) -> io::Result<()> {
+        Ok(())
+    }
+    fn show_progress(&self) -> Option<Arc<dyn Bar>> {
+        None
+    }
+    fn catch_signals(&self) {}
+    fn open(
+        &self,
+        location: &Location,
+        options: &ironmap::VolumeOptions,
+    ) -> ironmap::Result<ironmap::Volume> {
+        let other = self.0.with_extension("other");
+        fs::copy(&self.0, &other).unwrap();
+        fs::copy(&self.0, self.0.with_extension("before")).unwrap();
+        fs::rename(other, &self.0).unwrap();
+        options.open(location)
+    }
+}
+
+/// The lock of an image is on one file. If another file gets the name of the image, the later steps fail and do not write to this file.
+#[test]
+fn a_file_that_replaces_a_held_image_is_not_written() {
+    let dir = tempfile::tempdir().unwrap();
+    let (tree, image) = (dir.path().join("tree"), dir.path().join("disk.img"));
+    fs::create_dir(&tree).unwrap();
+    fs::write(tree.join("file"), "content").unwrap();
+    fs::File::create(&image).unwrap().set_len(1 << 20).unwrap();
+    let location = Location::parse(image.as_os_str()).unwrap();
+    let context = |caller| Context::new(caller, Stop::default(), Opening::default(), Ok(None));
+
+    // The volume is opened after the image was extended and the volume was made.
+    let replacing = context(Box::new(Replacer(image.clone())));
+    let made = Image::ext4().size(32 << 20).add(&tree);
+    let failure = made.build_with(&location, &mut Report::new(replacing)).unwrap_err();
+    assert!(failure.to_string().contains("replaced by another file"), "{failure}");
+    assert!(fs::read(&image).unwrap() == fs::read(dir.path().join("disk.before")).unwrap());
+
+    // The steps that change the length of an image, and an open of the device.
+    let messages = context(Box::new(Messages::default()));
+    let held = messages.hold(&location).unwrap();
+    let other = dir.path().join("other.img");
+    fs::write(&other, vec![0; 1 << 20]).unwrap();
+    fs::rename(&other, &image).unwrap();
+    let (file, overwrite) = ((&*image, Format::Raw), Overwrite::Members);
+    assert!(room::make(&location, file, 32 << 20, overwrite, &messages).is_err());
+    let how = ironmap::location::LocationOptions::new().write(true);
+    let error = messages.open_device(&location, &how).unwrap_err();
+    assert!(error.to_string().contains("replaced by another file"), "{error}");
+    assert_eq!(fs::metadata(&image).unwrap().len(), 1 << 20);
+    drop(held);
+    messages.open_device(&location, &how).unwrap();
 }

@@ -42,25 +42,6 @@ fn refused(bench: &Bench, args: &[&str], says: &str) {
     assert!(fs::read(bench.path("disk.img")).unwrap() == before, "{args:?} has changed the disk");
 }
 
-/// Two processes can use two partitions of an image. A command for the whole image is refused meanwhile.
-#[test]
-fn two_processes_use_two_partitions() {
-    require!([Need::Tool("sfdisk")]);
-    let bench = Bench::empty();
-    disk(&bench, "gpt");
-    let place = format!("{}@p1", bench.path("disk.img").display());
-    let ours = ironmap::VolumeOptions::new().write(true).open(&*place).unwrap();
-    bench.succeed(["mkfs", "-qF", "disk.img@p2"]);
-    bench.succeed(["mkdir", "disk.img@p2:/new"]);
-    refused(&bench, &["mkdir", "disk.img@p1:/new"], "locked by another program");
-    refused(&bench, &["mkfs", "-qF", "disk.img"], "locked by another program");
-    refused(&bench, &["disk", "-qF", "disk.img", "--part", "root:8M"], "locked by another program");
-    ours.close().unwrap();
-    drop(ours);
-    bench.succeed(["check", "disk.img@p1"]);
-    bench.succeed(["check", "disk.img@p2"]);
-}
-
 /// Commands that would overwrite a disk, or the tail of a disk.
 const WRITERS: [&[&str]; 4] = [
     &["mkfs", "-q", "disk.img"],

@@ -344,7 +344,8 @@ impl Job<'_> {
         };
         let offset = data.size().next_multiple_of(u64::from(parameters.hash_block));
         drop(data);
-        let extended = room::extend(path, offset + parameters.tree_size())?;
+        let held_file = self.report.context().held_file(self.data);
+        let extended = room::extend(path, offset + parameters.tree_size(), held_file)?;
         let written = open(self.data, true, self.report).and_then(|device| {
             let [data, hashes] = [0, offset].map(|start| Place { device: &*device, start });
             self.write(data, hashes, &parameters)
