@@ -62,13 +62,6 @@ setters!(LocationOptions {
 });
 
 impl LocationOptions {
-    #[doc(hidden)]
-    #[must_use]
-    pub fn held(mut self, held: Option<FileId>) -> Self {
-        self.held = held;
-        self
-    }
-
     /// The block size of the existing volume on a device, or of the volume that will be created.
     fn blocks_on(&self, device: &dyn Device) -> Option<usize> {
         self.block_size.map(|size| size as usize).or_else(|| block_size_on(device))

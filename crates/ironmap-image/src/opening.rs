@@ -133,7 +133,8 @@ impl Context {
         options: &LocationOptions,
     ) -> ironmap::Result<OpenLocation> {
         let truncated = options.truncated || (self.opening.truncated && !options.write);
-        let options = options.truncated(truncated).held(self.held_file(location));
+        let mut options = options.truncated(truncated);
+        options.held = self.held_file(location);
         let opened = self.place_of(location).open(&options)?;
         self.tell_faults(location, &opened.faults);
         Ok(opened)

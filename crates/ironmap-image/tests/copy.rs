@@ -188,7 +188,7 @@ fn a_file_that_replaces_a_held_image_is_not_written() {
     assert!(fs::read(&image).unwrap() == fs::read(dir.path().join("disk.before")).unwrap());
 
     // The steps that change the length of an image, and an open of the device.
-    let messages = context(Box::new(Messages::default()));
+    let messages = context(Box::<Messages>::default());
     let held = messages.hold(&location).unwrap();
     let other = dir.path().join("other.img");
     fs::write(&other, vec![0; 1 << 20]).unwrap();
