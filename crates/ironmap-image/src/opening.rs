@@ -95,9 +95,9 @@ impl Context {
         options.superblock(*superblock).journal(journal.clone()).realtime(realtime.clone())
     }
 
-    /// Locks a file or a device, so that no other program can use it between two steps of a job. The job opens the location several times
+    /// Locks an image file, so that no other program can use it between two steps of a job. The job opens the location several times
     /// without other locks, until the result is dropped. These opens fail if another program has replaced the file. Other locations, and
-    /// files that do not exist, are not locked.
+    /// files that do not exist, are not locked. Each step locks a device for itself: the kernel zeroes blocks only for the holder.
     ///
     /// # Errors
     /// The errors of the library.
@@ -106,7 +106,7 @@ impl Context {
             Location::Plain(Site { medium: Medium::File(path), .. }) => Some(&**path),
             _ => location.whole_file(),
         };
-        if let Some(path) = file.filter(|path| path.exists()) {
+        if let Some(path) = file.filter(|path| path.is_file()) {
             let mode = OpenMode { direct: false, write: true, ..OpenMode::default() };
             *self.held() = Some((location.clone(), BlockFile::open(path, &mode)?));
         }
