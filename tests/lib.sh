@@ -50,7 +50,9 @@ workspace_value() { sed -n "s/^$1 = \"\(.*\)\"$/\1/p" Cargo.toml; }
 find_ironmap() {
     # shellcheck disable=SC2034  # for the scripts
     ironmap=${IRONMAP_BIN:-$target/release/ironmap}
-    # Packed relocations make the program 200 KB smaller. It then needs glibc 2.36.
-    [ -n "${IRONMAP_BIN:-}" ] || cargo rustc --quiet --locked --release -p ironmap-cli --bin ironmap --features psk -- \
-        -C link-arg=-Wl,-z,pack-relative-relocs
+    # Packed relocations make the program 200 KB smaller. It then needs glibc 2.36. Rust links x86-64 with LLD, which can also merge functions
+    # with the same code.
+    local flags=-z,pack-relative-relocs
+    [ "$(uname -m)" != x86_64 ] || flags+=,--icf=all
+    [ -n "${IRONMAP_BIN:-}" ] || cargo rustc --quiet --locked --release -p ironmap-cli --bin ironmap --features psk -- -C "link-arg=-Wl,$flags"
 }

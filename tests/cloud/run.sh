@@ -7,7 +7,10 @@
 source "$(dirname "$0")/../lib.sh"
 needs="mmdebstrap sfdisk pvcreate lvs losetup mkfs.xfs qemu-img getfattr setfacl tar"
 # shellcheck disable=SC2086  # a list of words
-is_root && has $needs || { skip "cloud image: needs root, $needs" && exit; }
+if ! is_root || ! has $needs; then
+    skip "cloud image: needs root, $needs"
+    exit
+fi
 [ $# = 0 ] || IRONMAP_BIN=$1
 find_ironmap
 

@@ -78,7 +78,9 @@ impl OpenStore {
     pub(crate) fn volume(&self) -> ironmap::Result<&Volume> {
         match &self.backing {
             Backing::Volume(volume) => Ok(volume),
-            Backing::Host(_) => Err(Error::invalid("this operation is only for volumes, not for files of the host")),
+            Backing::Host(_) => {
+                Err(Error::invalid("this operation is only for volumes, not for files of the host"))
+            }
         }
     }
 

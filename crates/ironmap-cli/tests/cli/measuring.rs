@@ -319,7 +319,7 @@ fn a_bench_that_fails_leaves_nothing() {
 fn wrong_arguments_are_named() {
     for (args, code, said) in [
         (&["null:1m", "--engine", "tape"][..], 2, "tape is not an engine"),
-        (&["raw:/dev/null", "--rw", "randwrite"], 2, "confirm it with --destroy"),
+        (&["raw:/dev/null", "--rw", "randwrite"], 2, "confirm this with --destroy"),
         (&["raw:missing"], 1, "bench: missing: No such file or directory"),
         (&["host:/etc/passwd", "--rw", "write", "--destroy"], 1, "host files can only be read"),
         (&["--fixture", "shm", "--fs", "xfs"], 1, "XFS must be mounted"),

@@ -31,6 +31,10 @@ fn write(path: &Path, bytes: &[u8], at: u64) {
     File::options().write(true).open(path).unwrap().write_all_at(bytes, at).unwrap();
 }
 
+fn cut(path: &Path, length: u64) {
+    File::options().write(true).open(path).unwrap().set_len(length).unwrap();
+}
+
 /// Runs a command that must fail with one line that contains `says`, and must change nothing.
 fn refused(bench: &Bench, args: &[&str], says: &str) {
     let before = fs::read(bench.path("disk.img")).unwrap();
@@ -242,8 +246,7 @@ fn a_whole_partition_of_a_disk_cut_short_is_read() {
     for label in ["dos", "gpt"] {
         let bench = Bench::empty();
         disk(&bench, label);
-        let disk = File::options().write(true).open(bench.path("disk.img")).unwrap();
-        disk.set_len(20 * MIB).unwrap();
+        cut(&bench.path("disk.img"), 20 * MIB);
         let read = |args: &[&str]| {
             let output = bench.run(args);
             (text(&output.stdout), text(&output.stderr))
@@ -258,7 +261,7 @@ fn a_whole_partition_of_a_disk_cut_short_is_read() {
         );
         assert_eq!(read(&["--truncated", "cat", "disk.img@p2:/f"]), yes, "{label}");
         // The image ends where the second partition begins.
-        disk.set_len(9 * MIB).unwrap();
+        cut(&bench.path("disk.img"), 9 * MIB);
         assert_eq!(read(&["cat", "disk.img@p1:/f"]), yes, "{label}");
         refused(&bench, &["--truncated", "cat", "disk.img@p2:/f"], "the device has only 9437184");
     }

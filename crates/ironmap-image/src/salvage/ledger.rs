@@ -111,6 +111,8 @@ pub(crate) struct Ledger<'a> {
     pub(super) seen: HashSet<InodeNo>,
     /// The inode numbers of the orphans. They are recorded because the log of XFS also describes orphans as deleted files.
     pub(super) orphans: HashSet<InodeNo>,
+    /// The number of results with a note.
+    pub(super) notes: u64,
     dir: PathBuf,
     source: Rc<Source>,
     each: &'a mut dyn FnMut(&Outcome<'_>),
@@ -126,7 +128,7 @@ impl<'a> Ledger<'a> {
         let (found, summary) = (Found::Tree, Summary::default());
         let (seen, orphans) = (HashSet::new(), HashSet::new());
         let source = Rc::clone(source);
-        Self { found, summary, seen, orphans, dir: dir.to_owned(), source, each }
+        Self { found, summary, seen, orphans, notes: 0, dir: dir.to_owned(), source, each }
     }
 
     /// Records that a file other than a directory was copied, except the gaps.
@@ -175,7 +177,7 @@ impl<'a> Ledger<'a> {
         state: State,
     ) {
         self.seen.insert(inode);
-        let note = copy.and_then(|_| self.note(inode));
+        let note = if copy.is_some() { self.note(inode) } else { None };
         // No read can show that the content of such an inode is complete.
         let state = match (state, &note) {
             (State::Whole, Some(note)) => State::Part { missing: Vec::new(), why: note.clone() },
@@ -193,8 +195,11 @@ impl<'a> Ledger<'a> {
     }
 
     /// The wrong checksum of an inode that was used nevertheless.
-    fn note(&self, inode: InodeNo) -> Option<String> {
+    fn note(&mut self, inode: InodeNo) -> Option<String> {
         // The inode of a deleted file was read from an older state of the volume.
-        (self.found != Found::Deleted).then(|| self.source.fs().tolerated(inode)).flatten()
+        let live = self.found != Found::Deleted;
+        let note = live.then(|| self.source.fs().tolerated(inode)).flatten();
+        self.notes += u64::from(note.is_some());
+        note
     }
 }

@@ -45,7 +45,13 @@ pub fn salvage(
     unreachable::copy(&mut copier, &source, dir)?;
     copy_deleted(&mut copier, &source, dir)?;
     copier.report.progress.finish();
-    Ok(copier.finish().map(|ledger| ledger.summary).unwrap_or_default())
+    let done = copier.finish().map(|ledger| (ledger.summary, ledger.notes));
+    let (summary, notes) = done.unwrap_or_default();
+    if notes > 0 {
+        let what = format!("copies of inodes with a wrong checksum: {notes}");
+        report.error(&Failure::corrupt(source.location(), &what));
+    }
+    Ok(summary)
 }
 
 fn options() -> CopyOptions {
