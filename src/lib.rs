@@ -271,6 +271,8 @@ pub use mounted::{Host, HostOptions};
 #[doc(hidden)]
 pub use probe::probe;
 pub use protection::{Field, Mismatch};
+#[doc(hidden)] // For bindings of other languages.
+pub use queue::ForKind;
 pub use queue::{Queue, Readiness};
 pub use volume::{DirEntries, Volume, VolumeOptions};
 

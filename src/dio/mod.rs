@@ -413,10 +413,14 @@ pub(crate) fn submit_read<Q: DeviceQueue, M: MapFile>(
     }
 }
 
-/// Returns a completion, if there is one. [`wait`] counts a request as complete even if its transfer was short. If only such a request
-/// remains, this function waits until the rest is transferred.
+/// Takes a completion, if there is one, and returns its conversion. [`wait`] counts a request as complete even if its transfer was short. If
+/// only such a request remains, this function waits until the rest is transferred.
 #[inline(always)]
-pub(crate) fn pop<Q: DeviceQueue>(queue: &mut Q, state: &mut State) -> Option<Completion> {
+pub(crate) fn pop_as<Q: DeviceQueue, T>(
+    queue: &mut Q,
+    state: &mut State,
+    convert: impl Fn(Completion) -> T,
+) -> Option<T> {
     loop {
         match queue.pop_whole() {
             Some(Ok(Whole { token, slot, memory })) => {
@@ -425,13 +429,13 @@ pub(crate) fn pop<Q: DeviceQueue>(queue: &mut Q, state: &mut State) -> Option<Co
                 }
                 state.outstanding -= 1;
                 let result = Ok(memory.len());
-                return Some(Completion { token, memory, result });
+                return Some(convert(Completion { token, memory, result }));
             }
             Some(Err(done)) => match (done.bio.end, &done.result) {
                 (BioEnd::Part { request, part: COPY }, Ok(count))
                     if *count == done.bio.memory.len() && short::is_light(state, request) =>
                 {
-                    return short::pop(queue, state, done, request);
+                    return short::pop(queue, state, done, request).map(convert);
                 }
                 _ => Io { queue, state }.unclean(done),
             },
@@ -439,7 +443,7 @@ pub(crate) fn pop<Q: DeviceQueue>(queue: &mut Q, state: &mut State) -> Option<Co
                 if let Some(completion) = state.finished.pop_front() {
                     state.outstanding -= 1;
                     state.fresh = true;
-                    return Some(completion);
+                    return Some(convert(completion));
                 }
                 if state.counted_early == 0 || !(Io { queue, state }).wait_for_counted() {
                     return None;

@@ -190,7 +190,7 @@ fn eagain_is_retried_for_waiting_requests() {
             let (mut queue, mut state) = (script(busy(count)), state());
             submit(&mut queue, &mut state, len, 7);
             wait(&mut queue, &mut state, 1).unwrap();
-            let result = pop(&mut queue, &mut state).unwrap().result;
+            let result = pop_as(&mut queue, &mut state, |done| done).unwrap().result;
             assert_eq!(result.map_err(|error| error.kind()), expected.map_err(ErrorKind::Io));
             assert_eq!(state.events.take().0.len(), events);
         }
@@ -211,13 +211,13 @@ fn wait_gives_as_many_completions_as_it_says() {
         for min in [3, 1] {
             wait(&mut queue, &mut state, min).unwrap();
             for _ in 0..min {
-                let done = pop(&mut queue, &mut state).expect("a completion");
+                let done = pop_as(&mut queue, &mut state, |done| done).expect("a completion");
                 assert_eq!(done.result.unwrap(), BLOCK);
                 tokens.push(done.token);
             }
         }
         tokens.sort_unstable();
         assert_eq!(tokens, [0, 1, 2, 3]);
-        assert!(pop(&mut queue, &mut state).is_none());
+        assert!(pop_as(&mut queue, &mut state, |done| done).is_none());
     }
 }

@@ -82,6 +82,22 @@ impl File {
         }
     }
 
+    /// The number of kinds of files.
+    #[doc(hidden)] // For bindings of other languages.
+    pub const KINDS: usize = 3;
+
+    /// The kind of the file: a number less than [`KINDS`](Self::KINDS). It never changes. See also `Queue::for_kind`.
+    #[doc(hidden)] // For bindings of other languages.
+    #[inline(always)]
+    #[must_use]
+    pub fn kind(&self) -> usize {
+        match &self.backing {
+            Backing::Volume(_) => 0,
+            Backing::Live(_) => 1,
+            Backing::Host(_) => 2,
+        }
+    }
+
     /// The size in bytes. The size of a host file can change while the kernel serves the file. If the kernel does not report the size, the
     /// result is 0.
     #[must_use]

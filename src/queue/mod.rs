@@ -1,6 +1,9 @@
 //! A submission and completion queue, which belongs to one thread.
 
 mod finish;
+mod kinds;
+
+pub use self::kinds::ForKind;
 
 use std::fmt;
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd, RawFd};
@@ -230,13 +233,20 @@ impl Queue {
     ///   acquired.
     #[cfg_attr(not(debug_assertions), inline(always))]
     pub fn pop(&mut self) -> Option<Completion> {
+        self.pop_as(|completion| completion)
+    }
+
+    /// Pops a completion, and converts it. For a simple request, the compiler can leave out the completion.
+    #[doc(hidden)] // For bindings of other languages.
+    #[cfg_attr(not(debug_assertions), inline(always))]
+    pub fn pop_as<T>(&mut self, convert: impl Fn(Completion) -> T) -> Option<T> {
         // The two branches call `pop` separately, so that each returns the completion directly. If a completion were passed by reference,
         // it would have to be in memory, and would be moved once more.
         if self.lanes.is_some() {
-            return self.pop_finished();
+            return self.pop_finished().map(convert);
         }
         // For each kind of device, this macro makes a separate call of `pop`. This also avoids the move of the completion through memory.
-        with_queue!(&mut self.device, device => dio::pop(device, &mut self.state))
+        with_queue!(&mut self.device, device => dio::pop_as(device, &mut self.state, convert))
     }
 
     /// Processes one completed request, so that its completion can be popped. If no request has completed, waits for one before that.
@@ -246,7 +256,9 @@ impl Queue {
 
     #[inline(never)]
     fn pop_finished(&mut self) -> Option<Completion> {
-        let mut popped = with_queue!(&mut self.device, device => dio::pop(device, &mut self.state));
+        let mut popped = with_queue!(&mut self.device, device => {
+            dio::pop_as(device, &mut self.state, |completion| completion)
+        });
         if let (Some(lanes), Some(completion)) = (&mut self.lanes, &mut popped) {
             lanes.accept(&mut self.device, &mut self.state, completion);
         }
