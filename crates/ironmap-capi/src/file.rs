@@ -17,7 +17,7 @@ use smallvec::SmallVec;
 use crate::failure::keep;
 use crate::handle::Handle;
 use crate::local::{
-    FILES, LocalQueue, OpenFile, Store, add_file, close_file, with_file, with_queue,
+    FILES, LocalQueue, OpenFile, Store, add_file, close_file, enter_file, with_file, with_queue,
 };
 use crate::memory::{Out, bytes, bytes_mut, copy_text, list_mut, path, place_of_handle};
 use crate::process::without_forks;
@@ -56,12 +56,9 @@ pub unsafe extern "C" fn ironmap_open(
             let path = unsafe { self::path(path) }?;
             let OpenFlags { options, durable, writes, empties } = open_flags(flags, mode)?;
             let reserved = FILES.reserve()?;
-            let open = OpenFile {
-                file: local.store.open(path, options)?,
-                durable,
-                writes,
-                path: path.as_os_str().as_bytes().into(),
-            };
+            let file = local.store.open(path, options)?;
+            let (path, handle) = (path.as_os_str().as_bytes().into(), reserved.handle());
+            let open = OpenFile { file, durable, writes, path, handle };
             if empties {
                 local.writable()?.truncate(open.file.inode(), 0)?;
             }
@@ -96,27 +93,11 @@ pub unsafe extern "C" fn ironmap_pread(
     len: usize,
     pos: u64,
 ) -> isize {
-    // SAFETY: the caller guarantees that `memory` can be written to for `len` bytes.
-    with_file(file, move |open, local| unsafe { read(open, memory, len, pos, local) })
-}
-
-/// Reads. This large function is not inlined. So its arguments are passed in registers. Inlined code would load them from memory, because
-/// `catch_unwind` passes its closure in memory. The arguments have the same order as in the calling function, so they stay in their
-/// registers.
-///
-/// # Safety
-/// `memory` can be written to for `len` bytes.
-#[inline(never)]
-unsafe fn read(
-    open: &OpenFile,
-    memory: *mut c_void,
-    len: usize,
-    pos: u64,
-    local: &mut LocalQueue,
-) -> Result<usize, Error> {
-    // SAFETY: the caller guarantees that `memory` can be written to for `len` bytes.
-    let memory = unsafe { bytes_mut(memory, len) }?;
-    open.file.read_at(&mut local.queue, memory, pos)
+    enter_file(file, move |open, local| {
+        // SAFETY: the caller guarantees that `memory` can be written to for `len` bytes. The function is that of the
+        // queue and of the kind of the file.
+        unsafe { (local.calls.read[open.file.kind()])(open, memory, len, pos, local) }
+    })
 }
 
 /// Writes `len` bytes at position `pos`, and waits. With O_APPEND the position is the end of the file.
@@ -135,25 +116,11 @@ pub unsafe extern "C" fn ironmap_pwrite(
     len: usize,
     pos: u64,
 ) -> isize {
-    // SAFETY: the caller guarantees that `memory` can be read for `len` bytes.
-    with_file(file, move |open, local| unsafe { write(open, memory, len, pos, local) })
-}
-
-/// Writes. The reason for `inline(never)` is given at [`read`].
-///
-/// # Safety
-/// `memory` can be read for `len` bytes.
-#[inline(never)]
-unsafe fn write(
-    open: &OpenFile,
-    memory: *const c_void,
-    len: usize,
-    pos: u64,
-    local: &mut LocalQueue,
-) -> Result<usize, Error> {
-    // SAFETY: the caller guarantees that `memory` can be read for `len` bytes.
-    let memory = unsafe { bytes(memory, len) }?;
-    open.file.write_at_with(&mut local.queue, memory, pos, open.durable)
+    enter_file(file, move |open, local| {
+        // SAFETY: the caller guarantees that `memory` can be read for `len` bytes. The function is that of the
+        // queue and of the kind of the file.
+        unsafe { (local.calls.write[open.file.kind()])(open, memory, len, pos, local) }
+    })
 }
 
 /// The memory ranges that C code passes. At most as many ranges are accepted as in `preadv`.

@@ -174,10 +174,6 @@ impl<C> Slot<C> {
         }
     }
 
-    pub(crate) fn is_poisoned(&self) -> bool {
-        self.state.load(Ordering::Relaxed) & KIND_MASK == POISONED
-    }
-
     /// The reason why a call with this handle is refused, if the slot does not have the handle.
     #[cold]
     pub(crate) fn refuse(&self, handle: Handle) -> Refusal {
@@ -264,7 +260,7 @@ impl<C, const N: usize, const KIND: u64> Table<C, N, KIND> {
     ///
     /// # Errors
     /// The errors of [`reserve`](Self::reserve).
-    pub(crate) fn open(&'static self, fill: impl FnOnce(Handle, &C)) -> Result<Handle, Error> {
+    pub(crate) fn open(&'static self, fill: impl FnOnce(&C)) -> Result<Handle, Error> {
         Ok(self.reserve()?.open(fill))
     }
 
@@ -310,14 +306,22 @@ pub(crate) struct Reserved<C: 'static, const N: usize, const KIND: u64> {
 }
 
 impl<C, const N: usize, const KIND: u64> Reserved<C, N, KIND> {
-    /// Opens a handle. `fill` puts the object into the slot, which no other thread uses meanwhile.
-    pub(crate) fn open(self, fill: impl FnOnce(Handle, &C)) -> Handle {
-        let slot = &self.table.slots[self.index as usize];
-        let generation = (slot.state.load(Ordering::Relaxed) >> GENERATION) as u32;
+    fn slot(&self) -> &'static Slot<C> {
+        &self.table.slots[self.index as usize]
+    }
+
+    /// The handle that [`open`](Self::open) will open.
+    pub(crate) fn handle(&self) -> Handle {
+        let generation = (self.slot().state.load(Ordering::Relaxed) >> GENERATION) as u32;
         let generation = generation.wrapping_add(1).max(1);
         let position = u64::from(self.index) << KIND_BITS;
-        let handle = Handle(u64::from(generation) << GENERATION | position | KIND);
-        fill(handle, &slot.content);
+        Handle(u64::from(generation) << GENERATION | position | KIND)
+    }
+
+    /// Opens a handle. `fill` puts the object into the slot, which no other thread uses meanwhile.
+    pub(crate) fn open(self, fill: impl FnOnce(&C)) -> Handle {
+        let (slot, handle) = (self.slot(), self.handle());
+        fill(&slot.content);
         slot.state.store(handle.0, Ordering::Release);
         std::mem::forget(self);
         handle
@@ -327,7 +331,7 @@ impl<C, const N: usize, const KIND: u64> Reserved<C, N, KIND> {
 impl<T, const N: usize, const KIND: u64> Reserved<Shared<T>, N, KIND> {
     /// Opens a handle of an object.
     pub(crate) fn add(self, object: T) -> Handle {
-        self.open(|_, shared| *shared.0.lock() = Some(Arc::new(object)))
+        self.open(|shared| *shared.0.lock() = Some(Arc::new(object)))
     }
 }
 

@@ -66,6 +66,7 @@
 #![allow(unsafe_code, reason = "the crate has a C interface")]
 
 pub mod buffer;
+mod calls;
 pub mod check;
 pub mod directory;
 pub mod disk;
@@ -82,4 +83,5 @@ pub mod queue;
 pub mod rwf;
 pub mod stat;
 pub mod tables;
+mod thread;
 pub mod volume;

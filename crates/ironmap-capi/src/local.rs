@@ -1,22 +1,24 @@
 //! Queues, and the files that were opened on them. Only the thread that made a queue may use it and its files.
 //!
-//! A slot of a queue contains the number of the thread that may use the queue, or 0 during a call. So a call in another thread is refused.
-//! A call in a signal handler that interrupts a call of the same thread is refused too. The check costs no atomic operation.
+//! A slot of a queue contains the number of the thread that may use the queue, or a different number during a call. So a call in another
+//! thread is refused. A call in a signal handler that interrupts a call of the same thread is refused too. The check costs no atomic
+//! operation.
 
-use std::cell::{Cell, UnsafeCell};
+use std::cell::UnsafeCell;
 use std::collections::HashSet;
-use std::ffi::c_void;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::ptr;
+use std::sync::Arc;
 use std::sync::atomic::{AtomicPtr, AtomicUsize, Ordering, compiler_fence};
-use std::sync::{Arc, OnceLock};
 
 use ironmap::dio::DioFlags;
 use ironmap::{Buffer, Errno, Error, ErrorKind, File, FileOptions, Files, Host, Queue, Readiness};
 
+use crate::calls::Calls;
 use crate::failure::{Count, catch, forget, keep, panicked, prepare_thread, refused, returned};
 use crate::handle::{Content, Handle, Kind, Refusal, Reserved, Slot, Table};
 use crate::tables::{ironmap_file, ironmap_queue};
+use crate::thread::{this_thread, watch_end};
 use crate::volume::OpenVolume;
 
 /// The volume or host of a queue.
@@ -43,6 +45,8 @@ pub(crate) struct LocalQueue {
     pub(crate) registered: Option<Buffer>,
     /// An empty buffer. The buffers for the caller's memory are made from it, which saves an allocation for each request.
     pub(crate) lent: Buffer,
+    /// The functions for the frequent calls on this queue.
+    pub(crate) calls: Calls,
     /// The open files, which are closed together with the queue.
     files: HashSet<Handle>,
 }
@@ -50,6 +54,7 @@ pub(crate) struct LocalQueue {
 impl LocalQueue {
     pub(crate) fn new(queue: Queue, store: Store) -> Self {
         Self {
+            calls: Calls::of(&queue),
             queue,
             store,
             readiness: None,
@@ -68,11 +73,31 @@ pub(crate) struct OpenFile {
     /// Whether the file was opened for writing.
     pub(crate) writes: bool,
     pub(crate) path: Box<[u8]>,
+    /// The handle of the file.
+    pub(crate) handle: Handle,
+}
+
+impl OpenFile {
+    /// The result of a call on this file for C code. The reason of a failure is kept for the file.
+    #[inline(always)]
+    pub(crate) fn returned<T: Count>(&self, result: Result<T, Error>) -> isize {
+        match result {
+            Ok(value) => value.count(),
+            Err(error) => self.failed(error),
+        }
+    }
+
+    /// Stores the reason of a failure of a call on this file. Returns the result for C code.
+    #[cold]
+    #[inline(never)]
+    pub(crate) fn failed(&self, error: Error) -> isize {
+        failed(self.handle, error)
+    }
 }
 
 /// The slot of a queue.
 pub(crate) struct QueueSlot {
-    /// The number of the thread that may use the queue. 0 during a call, and if there is no queue.
+    /// The number of the thread that may use the queue. During a call it is larger by 1, and if there is no queue it is 0.
     owner: AtomicUsize,
     /// The number of the thread that has made the queue.
     thread: AtomicUsize,
@@ -110,70 +135,12 @@ pub(crate) static QUEUES: Table<QueueSlot, { 1 << 14 }, { ironmap_queue::KIND }>
 pub(crate) static FILES: Table<FileSlot, FILES_AT_MOST, { ironmap_file::KIND }> = Table::new();
 const FILES_AT_MOST: usize = 1 << 18;
 
-/// A number that no two running threads share, and that is not 0.
-#[inline(always)]
-fn this_thread() -> usize {
-    #[cfg(target_arch = "x86_64")]
-    {
-        let pointer: usize;
-        // SAFETY: the ABI of x86-64 for thread-local storage has the thread pointer at this address, and the instruction only reads it.
-        unsafe {
-            std::arch::asm!("mov {}, fs:0", out(reg) pointer, options(nostack, readonly, preserves_flags));
-        }
-        pointer
-    }
-    #[cfg(target_arch = "aarch64")]
-    {
-        let pointer: usize;
-        // SAFETY: the instruction reads the thread pointer from a register that every program may read.
-        unsafe {
-            std::arch::asm!("mrs {}, tpidr_el0", out(reg) pointer, options(nostack, nomem, preserves_flags));
-        }
-        pointer
-    }
-    #[cfg(not(any(target_arch = "x86_64", target_arch = "aarch64")))]
-    {
-        thread_local!(static MARK: u8 = const { 0 });
-        MARK.with(|mark| ptr::from_ref(mark).addr())
-    }
-}
-
 /// The value of `thread` for a queue whose thread has ended.
 const ENDED: usize = usize::MAX;
-/// The number of rounds in which glibc and musl call the destructors of a thread that ends.
-const ROUNDS: usize = 4;
-
-/// The key of a thread-local value. Each thread that has made a queue sets this value, so that `thread_ends` is called when the thread
-/// ends.
-static END: OnceLock<Option<libc::pthread_key_t>> = OnceLock::new();
-
-thread_local! {
-    /// Whether the destructors of the thread already run, so that the thread ends soon.
-    static ENDS: Cell<bool> = const { Cell::new(false) };
-}
-
-/// Asks the C library to call [`thread_ends`] in the given round of destructors when the thread ends.
-fn at_end_of_thread(round: usize) -> bool {
-    let key = *END.get_or_init(|| {
-        let mut key = 0;
-        // SAFETY: the key can be written to. The library stays loaded, as it is linked with `-z nodelete`.
-        (unsafe { libc::pthread_key_create(&raw mut key, Some(thread_ends)) } == 0).then_some(key)
-    });
-    let value = ptr::without_provenance(round);
-    // SAFETY: the key exists, and its value is a number.
-    key.is_some_and(|key| unsafe { libc::pthread_setspecific(key, value) } == 0)
-}
-
-/// Called when a thread ends. A later thread may have the same number. Therefore this function revokes the thread's permission for all
-/// queues that the thread has not freed. It does so in the last round of destructors, because destructors of the program may free queues in
-/// earlier rounds.
-extern "C" fn thread_ends(round: *mut c_void) {
-    let round = round.addr();
-    ENDS.set(true);
-    if round < ROUNDS && at_end_of_thread(round + 1) {
-        return;
-    }
-    let thread = this_thread();
+/// The value of `thread` for a queue that was in use when a call panicked.
+const LOST: usize = usize::MAX - 1;
+/// Ends the permission of a thread for all queues that it has not freed.
+pub(crate) fn revoke(thread: usize) {
     for slot in QUEUES.used() {
         if slot.thread.load(Ordering::Relaxed) == thread {
             slot.owner.store(0, Ordering::Relaxed);
@@ -194,11 +161,19 @@ impl QueueSlot {
         if self.owner.load(Ordering::Relaxed) != this_thread() {
             return None;
         }
-        // While this thread is the owner, no other thread changes `owner`. So a plain store suffices. The fence orders the store for signal
-        // handlers.
-        self.owner.store(0, Ordering::Relaxed);
+        // The fences order the accesses for signal handlers.
+        compiler_fence(Ordering::SeqCst);
+        self.add_to_owner(1);
         compiler_fence(Ordering::SeqCst);
         Some(Entered { slot: self })
+    }
+
+    /// Adds to `owner`, in the thread of the queue. No other thread changes `owner` meanwhile, so the addition need not be atomic. It is one
+    /// instruction.
+    #[inline(always)]
+    fn add_to_owner(&self, number: usize) {
+        let owner = self.owner.load(Ordering::Relaxed);
+        self.owner.store(owner.wrapping_add(number), Ordering::Relaxed);
     }
 }
 
@@ -206,8 +181,7 @@ impl Drop for Entered<'_> {
     #[inline(always)]
     fn drop(&mut self) {
         compiler_fence(Ordering::SeqCst);
-        // The number of the thread is read again, so that no register must keep it during the call.
-        self.slot.owner.store(this_thread(), Ordering::Relaxed);
+        self.slot.add_to_owner(usize::MAX);
     }
 }
 
@@ -223,12 +197,10 @@ impl Entered<'_> {
 /// The reason why a call without permission is refused.
 #[cold]
 fn no_permission(slot: &Slot<QueueSlot>) -> Refusal {
-    if slot.is_poisoned() {
-        Refusal::Poisoned
-    } else if slot.content.thread.load(Ordering::Relaxed) == this_thread() {
-        Refusal::InCall
-    } else {
-        Refusal::OtherThread
+    match slot.content.thread.load(Ordering::Relaxed) {
+        LOST => Refusal::Poisoned,
+        thread if thread == this_thread() => Refusal::InCall,
+        _ => Refusal::OtherThread,
     }
 }
 
@@ -236,16 +208,8 @@ fn no_permission(slot: &Slot<QueueSlot>) -> Refusal {
 pub(crate) fn add_queue(queue: LocalQueue) -> Result<Handle, Error> {
     let queue = Box::new(queue);
     prepare_thread();
-    if ENDS.get() {
-        return Err(Error::new(
-            ErrorKind::Busy,
-            "a thread that is ending cannot create another queue",
-        ));
-    }
-    if !at_end_of_thread(1) {
-        return Err(Error::io(Errno::ENOMEM, "cannot watch for the end of the thread"));
-    }
-    QUEUES.open(|_, slot| {
+    watch_end()?;
+    QUEUES.open(|slot| {
         // SAFETY: the slot is free, so no thread owns it, and no call uses it.
         unsafe { *slot.queue.get() = Some(queue) };
         slot.thread.store(this_thread(), Ordering::Relaxed);
@@ -269,8 +233,9 @@ pub(crate) fn free_queue(queue: *const ironmap_queue) -> isize {
     let files = entered.queue().map(|queue| std::mem::take(&mut queue.files));
     // SAFETY: the permission of this call is the only one, and this call has ended the handle.
     let queue = unsafe { &mut *slot.content.queue.get() }.take();
-    // The drop of `entered` would set the owner again, but the slot must not have an owner.
+    // The drop of `entered` would make this thread the owner again, but the slot must not have an owner.
     std::mem::forget(entered);
+    slot.content.owner.store(0, Ordering::Relaxed);
     let freed = catch(|| {
         files.into_iter().flatten().for_each(|file| drop(end_file(file)));
         // The drop leaks requests that the kernel does not complete. The memory of these requests belongs to the caller. So the caller gets
@@ -304,7 +269,7 @@ pub(crate) fn add_file(
     file: OpenFile,
 ) -> Handle {
     let file = Box::new(file);
-    let handle = reserved.open(|_, slot| {
+    let handle = reserved.open(|slot| {
         // SAFETY: the slot is free, so no call uses it.
         unsafe { *slot.file.get() = Some(file) };
         let of_queue = ptr::from_ref(QUEUES.slot(queue_handle)).cast_mut();
@@ -326,8 +291,14 @@ pub(crate) fn close_file(file: *const ironmap_file) -> isize {
             }
             returned(None, catch(|| end_file(handle)).and_then(|result| result))
         }
-        None if slot.has(handle) => refuse_file(handle),
-        // A poisoned handle is closed, and its file is leaked.
+        None if slot.has(handle) => {
+            let refusal = queue_slot.map_or(Refusal::Closed, no_permission);
+            if refusal == Refusal::Poisoned {
+                // The handle is closed, and the file is leaked together with its queue.
+                let _ = FILES.end(handle);
+            }
+            refused(refusal)
+        }
         _ => FILES.end(handle).map_or_else(refused, |_| 0),
     }
 }
@@ -338,14 +309,14 @@ fn queue_of(slot: &Slot<FileSlot>) -> Option<&'static Slot<QueueSlot>> {
     unsafe { slot.content.queue.load(Ordering::Acquire).as_ref() }
 }
 
-/// Runs a call from C. After a panic, the objects of the call are in an unknown state, and `lose` makes them unusable.
+/// Runs a call from C on a queue or on a file of this queue. After a panic, the objects of the call are in an unknown state, so the queue and
+/// its files become unusable.
 ///
-/// The closure `call` also contains the checks of the handle. So few values must survive the call of the closure, and the calling function
-/// saves only a few registers.
+/// `call` also contains the checks of the handle. Therefore the calling function needs to save only one register.
 #[inline(always)]
-fn guarded(call: impl FnOnce() -> isize, lose: impl FnOnce()) -> isize {
+fn guarded(queue: &Slot<QueueSlot>, call: impl FnOnce() -> isize) -> isize {
     catch_unwind(AssertUnwindSafe(call)).unwrap_or_else(|panic| {
-        lose();
+        lose(queue);
         returned::<()>(None, Err(panicked(&*panic)))
     })
 }
@@ -356,10 +327,21 @@ pub(crate) fn with_file<T: Count>(
     file: *const ironmap_file,
     work: impl FnOnce(&OpenFile, &mut LocalQueue) -> Result<T, Error>,
 ) -> isize {
+    enter_file(file, |open, local| open.returned(work(open, local)))
+}
+
+/// Runs a call on a file and its queue. `work` returns the result for C code. It stores the reason of a failure, because a call in a signal
+/// handler is refused until `work` returns. So the handler cannot store a reason at the same time.
+#[inline(always)]
+pub(crate) fn enter_file(
+    file: *const ironmap_file,
+    work: impl FnOnce(&OpenFile, &mut LocalQueue) -> isize,
+) -> isize {
     let handle = Handle::unchecked(file);
     let slot = FILES.slot(handle);
-    let call = move || {
-        let Some(mut entered) = queue_of(slot).and_then(|queue| queue.content.enter()) else {
+    let Some(queue) = queue_of(slot) else { return refuse_file(handle) };
+    guarded(queue, move || {
+        let Some(mut entered) = queue.content.enter() else {
             return refuse_file(handle);
         };
         // This call has the permission for the queue, so from here on no other call can close the file.
@@ -371,12 +353,8 @@ pub(crate) fn with_file<T: Count>(
         // SAFETY: the slot has this handle, so the file is open.
         let open = unsafe { open.unwrap_unchecked() };
         // SAFETY: the queue of an open file has not been freed.
-        let result = work(open, unsafe { entered.queue().unwrap_unchecked() });
-        // The reason of a failure is stored before `entered` is dropped. Until then, a call in a signal handler is refused, so it cannot
-        // store a reason at the same time.
-        result.map_or_else(|error| failed(slot, error), T::count)
-    };
-    guarded(call, move || lose_file(slot))
+        work(open, unsafe { entered.queue().unwrap_unchecked() })
+    })
 }
 
 /// Runs a call on a queue.
@@ -387,7 +365,7 @@ pub(crate) fn with_queue<T: Count>(
 ) -> isize {
     let handle = Handle::unchecked(queue);
     let slot = QUEUES.slot(handle);
-    let call = move || {
+    guarded(slot, move || {
         let Some(mut entered) = slot.content.enter() else {
             return refuse_queue(handle);
         };
@@ -396,13 +374,12 @@ pub(crate) fn with_queue<T: Count>(
         }
         // SAFETY: the slot has this handle, so it has a queue.
         let result = work(unsafe { entered.queue().unwrap_unchecked() });
-        // As in `with_file`, the reason of a failure is stored before `entered` is dropped.
-        result.map_or_else(|error| failed(slot, error), T::count)
-    };
-    guarded(call, move || lose_queue(slot))
+        // As in `enter_file`, the reason of a failure is stored before `entered` is dropped.
+        result.map_or_else(|error| failed(slot.handle(), error), T::count)
+    })
 }
 
-// Each request runs `with_file` or `with_queue`. The functions below are not inlined, so that these two need to save only a few registers.
+// Each request runs `enter_file` or `with_queue`. The functions below are not inlined, so that these two need to save only a few registers.
 
 #[cold]
 #[inline(never)]
@@ -427,29 +404,20 @@ fn refuse_closed<C>(slot: &Slot<C>, handle: Handle) -> isize {
     refused(slot.refuse(handle))
 }
 
-/// Stores the reason of a failure, during the call on the object of this slot.
+/// Stores the reason of a failure of a call on this handle. Returns the result for C code.
 #[cold]
 #[inline(never)]
 #[allow(clippy::needless_pass_by_value, reason = "the hot path does not drop the error")]
-fn failed<C>(slot: &Slot<C>, error: Error) -> isize {
-    keep(Some(slot.handle()), &error) as isize
+pub(crate) fn failed(handle: Handle, error: Error) -> isize {
+    keep(Some(handle), &error) as isize
 }
 
-/// Makes a file and its queue unusable after a panic, because their states are unknown.
+/// Makes a queue and its files unusable after a panic. The queue has no owner after this call, and is leaked.
 #[cold]
 #[inline(never)]
-fn lose_file(slot: &Slot<FileSlot>) {
+fn lose(slot: &Slot<QueueSlot>) {
     slot.poison(slot.handle());
-    if let Some(queue) = queue_of(slot) {
-        lose_queue(queue);
-    }
-}
-
-/// Makes a queue unusable: the queue has no owner after this call, and is leaked.
-#[cold]
-#[inline(never)]
-fn lose_queue(slot: &Slot<QueueSlot>) {
-    slot.poison(slot.handle());
+    slot.content.thread.store(LOST, Ordering::Relaxed);
     slot.content.owner.store(0, Ordering::Relaxed);
 }
 
@@ -502,7 +470,7 @@ mod tests {
 
     const LOST: isize = -(libc::ENOTRECOVERABLE as isize);
 
-    fn open() -> (Handle, *mut ironmap_queue, *mut ironmap_file) {
+    fn open() -> (Handle, *mut ironmap_queue, [*mut ironmap_file; 2]) {
         let ram = Arc::new(Ram::new(8 << 20));
         ironmap::tools::make(&*ram, &MkfsOptions::new()).unwrap();
         let volume: Volume = VolumeOptions::new().write(true).open_on(ram).unwrap();
@@ -510,16 +478,21 @@ mod tests {
         let handle = VOLUMES.add(OpenVolume { volume }).unwrap();
         let open = VOLUMES.get(handle).unwrap();
         let queue = open.volume.queue(&QueueOptions::new()).unwrap();
-        let file = open.volume.open("/file").unwrap();
+        let files = [(); 2].map(|()| open.volume.open("/file").unwrap());
         let queue = add_queue(LocalQueue::new(queue, Store::Volume(open))).unwrap();
-        let (durable, path) = (DioFlags::empty(), Box::default());
-        let file = OpenFile { file, durable, writes: false, path };
-        let mut added = None;
-        with_queue(queue.pointer(), |local| {
-            added = Some(add_file(FILES.reserve()?, queue, local, file));
-            Ok(())
+        let added = files.map(|file| {
+            let mut added = None;
+            with_queue(queue.pointer(), |local| {
+                let reserved = FILES.reserve()?;
+                let (durable, path, handle) =
+                    (DioFlags::empty(), Box::default(), reserved.handle());
+                let file = OpenFile { file, durable, writes: false, path, handle };
+                added = Some(add_file(reserved, queue, local, file));
+                Ok(())
+            });
+            added.unwrap().pointer()
         });
-        (handle, queue.pointer(), added.unwrap().pointer())
+        (handle, queue.pointer(), added)
     }
 
     fn read(file: *mut ironmap_file) -> isize {
@@ -528,27 +501,47 @@ mod tests {
         unsafe { ironmap_pread(file, memory.as_mut_ptr().cast::<c_void>(), memory.len(), 0) }
     }
 
-    /// A call that panics returns an error. The file and its queue can then only be closed; the volume stays usable.
+    /// A call that panics returns an error. The queue and its files can then only be closed, before or after the queue; the volume stays
+    /// usable.
     #[test]
-    fn a_panic_poisons_the_file_and_its_queue() {
-        let (volume, queue, file) = open();
+    fn a_panic_poisons_the_queue_and_its_files() {
+        let (volume, queue, [file, other]) = open();
         assert_eq!(read(file), 7);
         assert_eq!(with_file::<()>(file, |_, _| panic!("a test")), LOST);
-        assert_eq!(read(file), LOST);
+        assert_eq!([read(file), read(other)], [LOST; 2]);
         assert_eq!(ironmap_close(file) as isize, LOST);
         assert_eq!(ironmap_close(file), -Errno::EBADF.0);
         assert_eq!(with_queue(queue, |_| Ok(())), LOST);
         assert_eq!(ironmap_queue_free(queue) as isize, LOST);
         assert_eq!(ironmap_queue_free(queue), -Errno::EBADF.0);
+        assert_eq!(read(other), LOST);
+        assert_eq!(ironmap_close(other) as isize, LOST);
+        assert_eq!(ironmap_close(other), -Errno::EBADF.0);
         assert_eq!(ironmap_volume_sync(volume.pointer()), 0);
         // The volume cannot be closed, because the queue was leaked after the panic and still uses the volume.
         assert_eq!(ironmap_volume_close(volume.pointer()), -Errno::EBUSY.0);
     }
 
+    /// A call within a call on the same queue is refused, and the outer call goes on.
+    #[test]
+    fn a_call_within_a_call_is_refused() {
+        let (_, queue, [file, other]) = open();
+        let busy = -(libc::EBUSY as isize);
+        let inner = |open: &OpenFile, _: &mut LocalQueue| {
+            assert_eq!([read(file), read(other)], [busy; 2]);
+            assert_eq!(ironmap_queue_free(queue) as isize, busy);
+            Ok(usize::from(!open.writes))
+        };
+        assert_eq!(with_file(file, inner), 1);
+        assert_eq!([read(file), read(other)], [7; 2]);
+        assert_eq!(ironmap_queue_free(queue), 0);
+        assert_eq!([read(file), read(other)], [-(libc::EBADF as isize); 2]);
+    }
+
     /// If a call on a volume panics, the volume can only be closed. The open queues and files of the volume stay usable.
     #[test]
     fn a_panic_poisons_a_volume() {
-        let (volume, queue, file) = open();
+        let (volume, queue, [file, _]) = open();
         assert_eq!(call::<()>(Some(volume), || panic!("a test")), LOST);
         let pointer: *mut ironmap_volume = volume.pointer();
         let lost: c_int = ironmap_volume_sync(pointer);

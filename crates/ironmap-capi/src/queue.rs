@@ -12,10 +12,12 @@ use ironmap::dio::DioFlags;
 use ironmap::{Buffer, Errno, Error, Queue, ReadAt, Rejected};
 use smallvec::SmallVec;
 
+use crate::calls::Calls;
 use crate::failure::{call, keep, returned};
 use crate::handle::Handle;
 use crate::local::{
-    LocalQueue, OpenFile, Store, add_queue, free_queue, open_file, with_file, with_queue,
+    LocalQueue, OpenFile, Store, add_queue, enter_file, free_queue, open_file, with_file,
+    with_queue,
 };
 use crate::memory::{bytes_mut, list_mut, place_of_handle};
 use crate::process::without_forks;
@@ -180,7 +182,7 @@ pub unsafe extern "C" fn ironmap_read_many(
 
 /// The direction of a request.
 #[derive(Clone, Copy)]
-enum Direction {
+pub(crate) enum Direction {
     Read,
     Write,
 }
@@ -197,7 +199,7 @@ impl Direction {
 
 /// Submits a request. The memory of the request belongs to the queue until the request is complete.
 #[inline(always)]
-fn submit(
+pub(crate) fn submit(
     open: &OpenFile,
     queue: &mut Queue,
     direction: Direction,
@@ -219,18 +221,28 @@ fn rejected(rejected: Box<Rejected>) -> Error {
 }
 
 impl LocalQueue {
+    /// Takes completions from the queue, which has this handle. Returns their number.
+    fn reap(&mut self, handle: Handle, places: &mut [ironmap_completion]) -> usize {
+        // SAFETY: this queue has these functions.
+        unsafe { (self.calls.reap)(self, handle, places) }
+    }
+
     /// Returns a buffer for memory of the caller. If the memory is in the registered buffer of the queue, the request uses registered
-    /// memory.
+    /// memory. `REGISTERED` is false if the queue has no registered buffer.
     ///
     /// # Safety
     /// The memory stays valid until the request is complete.
     #[inline(always)]
-    unsafe fn borrow(&self, memory: *mut c_void, len: usize) -> Result<Buffer, Error> {
+    pub(crate) unsafe fn borrow<const REGISTERED: bool>(
+        &self,
+        memory: *mut c_void,
+        len: usize,
+    ) -> Result<Buffer, Error> {
         let base = NonNull::new(memory.cast::<u8>())
             .filter(|_| len <= isize::MAX as usize)
             .ok_or_else(no_memory)?;
         let mut owner = &self.lent;
-        if let Some(registered) = &self.registered {
+        if REGISTERED && let Some(registered) = &self.registered {
             let offset = memory.addr().wrapping_sub(registered.address());
             if offset <= registered.len() && len <= registered.len() - offset {
                 owner = registered;
@@ -246,47 +258,8 @@ fn no_memory() -> Error {
     Error::io(Errno::EFAULT, "the memory of a request is NULL or too long")
 }
 
-/// Submits a request without flags. This large function is not inlined. So its arguments are passed in registers. Inlined code would load
-/// them from memory, because `catch_unwind` passes its closure in memory. The arguments have the same order as in the calling function, so
-/// they stay in their registers.
+/// Submits a request with flags. The arguments have the same order as in the calling functions, so they stay in their registers.
 ///
-/// # Safety
-/// The memory stays valid, and is not used otherwise, until the request is complete.
-#[inline(never)]
-unsafe fn submit_plain<const READS: bool>(
-    open: &OpenFile,
-    memory: *mut c_void,
-    len: usize,
-    pos: u64,
-    local: &mut LocalQueue,
-    user: *mut c_void,
-) -> Result<(), Error> {
-    let direction = if READS { Direction::Read } else { Direction::Write };
-    // SAFETY: the caller guarantees that the memory stays valid, and is not used otherwise, until the request is complete.
-    let buffer = unsafe { local.borrow(memory, len) }?;
-    submit(open, &mut local.queue, direction, buffer, (pos, DioFlags::empty(), user))
-}
-
-/// # Safety
-/// The memory stays valid, and is not used otherwise, until the request is complete.
-#[inline(always)]
-unsafe fn submit_memory<const READS: bool>(
-    file: *mut ironmap_file,
-    memory: *mut c_void,
-    len: usize,
-    (pos, flags, user): (u64, c_int, *mut c_void),
-) -> c_int {
-    if flags == 0 {
-        // SAFETY: the caller guarantees that the memory stays valid, and is not used otherwise, until the request is complete.
-        let plain = move |open: &OpenFile, local: &mut LocalQueue| unsafe {
-            submit_plain::<READS>(open, memory, len, pos, local, user)
-        };
-        return with_file(file, plain) as c_int;
-    }
-    // SAFETY: the caller guarantees that the memory stays valid, and is not used otherwise, until the request is complete.
-    unsafe { submit_with_flags::<READS>(file, memory, len, (pos, flags, user)) }
-}
-
 /// # Safety
 /// The memory stays valid, and is not used otherwise, until the request is complete.
 #[inline(never)]
@@ -294,13 +267,15 @@ unsafe fn submit_with_flags<const READS: bool>(
     file: *mut ironmap_file,
     memory: *mut c_void,
     len: usize,
-    (pos, flags, user): (u64, c_int, *mut c_void),
+    pos: u64,
+    flags: c_int,
+    user: *mut c_void,
 ) -> c_int {
     let direction = if READS { Direction::Read } else { Direction::Write };
     with_file(file, |open, local| {
         let flags = direction.flags(flags)?;
         // SAFETY: the caller guarantees that the memory stays valid, and is not used otherwise, until the request is complete.
-        let buffer = unsafe { local.borrow(memory, len) }?;
+        let buffer = unsafe { local.borrow::<true>(memory, len) }?;
         submit(open, &mut local.queue, direction, buffer, (pos, flags, user))
     }) as c_int
 }
@@ -326,8 +301,15 @@ pub unsafe extern "C" fn ironmap_submit_read(
     flags: c_int,
     user: *mut c_void,
 ) -> c_int {
-    // SAFETY: the caller guarantees that the memory stays valid, and is not used otherwise, until the request is complete.
-    unsafe { submit_memory::<true>(file, memory, len, (pos, flags, user)) }
+    if flags != 0 {
+        // SAFETY: the caller guarantees that the memory stays valid, and is not used otherwise, until the request is complete.
+        return unsafe { submit_with_flags::<true>(file, memory, len, pos, flags, user) };
+    }
+    enter_file(file, move |open, local| {
+        // SAFETY: the caller guarantees that the memory stays valid, and is not used otherwise, until the request is complete. The function is that of the
+        // queue and of the kind of the file.
+        unsafe { (local.calls.submit_read[open.file.kind()])(open, memory, len, pos, local, user) }
+    }) as c_int
 }
 
 /// Submits a write of `len` bytes at position `pos`. `flags` may also have RWF_DSYNC, RWF_SYNC and RWF_ATOMIC. In all other respects, the
@@ -347,8 +329,16 @@ pub unsafe extern "C" fn ironmap_submit_write(
     user: *mut c_void,
 ) -> c_int {
     // The library only reads the memory of a write.
-    // SAFETY: the caller guarantees that the memory stays valid, and is not used otherwise, until the request is complete.
-    unsafe { submit_memory::<false>(file, memory.cast_mut(), len, (pos, flags, user)) }
+    let memory = memory.cast_mut();
+    if flags != 0 {
+        // SAFETY: the caller guarantees that the memory stays valid, and is not used otherwise, until the request is complete.
+        return unsafe { submit_with_flags::<false>(file, memory, len, pos, flags, user) };
+    }
+    enter_file(file, move |open, local| {
+        // SAFETY: the caller guarantees that the memory stays valid, and is not used otherwise, until the request is complete. The function is that of the
+        // queue and of the kind of the file.
+        unsafe { (local.calls.submit_write[open.file.kind()])(open, memory, len, pos, local, user) }
+    }) as c_int
 }
 
 /// # Safety
@@ -440,7 +430,7 @@ pub unsafe extern "C" fn ironmap_reap(
         }
         // SAFETY: the caller guarantees that `completions` points to `max` structures.
         let places = unsafe { list_mut(completions, max) }?;
-        let mut count = reaped(local, Handle::of(queue), places);
+        let mut count = local.reap(Handle::of(queue), places);
         if places.is_empty() {
             local.queue.poll()?;
         } else if count < places.len() {
@@ -449,25 +439,14 @@ pub unsafe extern "C" fn ironmap_reap(
                 readiness.clear();
             }
             let polled = local.queue.poll();
-            count += reaped(local, Handle::of(queue), &mut places[count..]);
-            // If completions were collected before the error, the call returns these completions instead of the error.
+            count += local.reap(Handle::of(queue), &mut places[count..]);
+            // If completions were collected before the error, they are returned, and the error is not.
             if let (0, Err(error)) = (count, polled) {
                 return Err(error);
             }
         }
         Ok(count)
     })
-}
-
-/// Takes completions from the queue.
-#[inline(never)]
-fn reaped(local: &mut LocalQueue, handle: Handle, places: &mut [ironmap_completion]) -> usize {
-    for (count, place) in places.iter_mut().enumerate() {
-        let Some(completion) = local.queue.pop() else { return count };
-        let user = std::ptr::with_exposed_provenance_mut(completion.token as usize);
-        *place = ironmap_completion { user, result: returned(Some(handle), completion.result) };
-    }
-    places.len()
 }
 
 /// The number of requests that were submitted to a queue and not reaped, or -EBADF, -EPERM or -EBUSY.
@@ -510,6 +489,7 @@ pub extern "C" fn ironmap_queue_register(
     with_queue(queue, |local| {
         let memory = BUFFERS.get(Handle::of(buffer))?;
         local.registered = Some(memory.register(&mut local.queue)?);
+        local.calls = Calls::with_registered(&local.queue);
         Ok(())
     }) as c_int
 }
