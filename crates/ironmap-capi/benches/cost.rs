@@ -3,7 +3,8 @@
 //! `IRONMAP_C_PREFIX=/usr/local cargo bench -p ironmap-capi --bench cost`
 //!
 //! The variable is the directory to which `install.sh` has installed the library. callgrind counts two runs of each program. The second run
-//! makes twice as many requests, so the difference contains only the costs of requests. `cost.c` is the program in C.
+//! makes twice as many requests, so the difference contains only the costs of requests. `cost.c` is the program in C. The bench fails if a goal
+//! is missed.
 
 use std::error::Error;
 use std::path::{Path, PathBuf};
@@ -35,6 +36,7 @@ fn main() -> Result<()> {
     fill(&image)?;
     let program = compile(dir.path())?;
     let this = std::env::current_exe()?;
+    let mut missed = false;
     for (way, goal) in GOALS {
         let rust = count(&this, &["run", &image.to_string_lossy(), way])?;
         let c = count(&program, &[&image.to_string_lossy(), way])?;
@@ -42,8 +44,9 @@ fn main() -> Result<()> {
             "{way}: {rust:.1} instructions in Rust, {c:.1} in C: {:+.1}, goal {goal}",
             c - rust
         );
+        missed |= c - rust > goal;
     }
-    Ok(())
+    if missed { Err("a goal is missed".into()) } else { Ok(()) }
 }
 
 fn compile(dir: &Path) -> Result<PathBuf> {
