@@ -26,8 +26,9 @@ type Submit = unsafe fn(&OpenFile, *mut c_void, usize, u64, &mut LocalQueue, *mu
 /// The functions for the kind of a queue's device, and for each kind of file. A function that transfers data returns the result for C code.
 ///
 /// # Safety
-/// The queue of a call is the queue that has these functions, and the file of a call has the kind that is the index of the function. The memory of a read can be written to for its length, and the memory of a write
-/// can be read. If the request is submitted, this is true until the request is complete, and nothing else uses the memory meanwhile.
+/// The queue of a call is the queue that has these functions, and the kind of the file of a call is the index of the function. The memory of a
+/// read can be written to for its length, and the memory of a write can be read for its length. For a submitted request, this is true until the
+/// request is complete, and nothing else uses the memory before that.
 #[derive(Clone, Copy)]
 pub(crate) struct Calls {
     pub(crate) read: [Transfer<*mut c_void>; File::KINDS],

@@ -12,7 +12,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicPtr, AtomicUsize, Ordering, compiler_fence};
 
 use ironmap::dio::DioFlags;
-use ironmap::{Buffer, Errno, Error, ErrorKind, File, FileOptions, Files, Host, Queue, Readiness};
+use ironmap::{Buffer, Error, File, FileOptions, Files, Host, Queue, Readiness};
 
 use crate::calls::Calls;
 use crate::failure::{Count, catch, forget, keep, panicked, prepare_thread, refused, returned};
