@@ -131,7 +131,7 @@ pub fn check_empty(device: &dyn Device) -> Result<()> {
     found.map_or(Ok(()), |what| Err(Error::new(ErrorKind::Exists, what)))
 }
 
-/// Refuses a member of an MD array, and a physical volume of an LVM volume group. Even a user who wants to overwrite a device may not know
+/// Refuses a member of an MD array, a physical volume of an LVM volume group, and a disk with a partition of this kind. Even a user who wants to overwrite a device may not know
 /// that an array or a group uses it.
 ///
 /// # Errors

@@ -40,6 +40,7 @@ mod space;
 mod through_file;
 mod uring;
 mod whole_pages;
+mod within;
 #[cfg(all(test, shuttle))]
 mod yielding;
 
@@ -83,6 +84,7 @@ pub(crate) use segmented::Ranges;
 pub use segmented::{Segment, Segmented};
 pub use sim::{Faults, Faulty, Sim};
 pub use uring::{Uring, UringOptions};
+pub(crate) use within::Within;
 #[cfg(all(test, shuttle))]
 pub(crate) use yielding::yielding;
 

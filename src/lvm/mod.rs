@@ -333,7 +333,7 @@ impl Groups {
     }
 }
 
-/// Describes the volume group that uses a device. `None` if the device is no physical volume, or if it belongs to no group. The group of a
+/// Describes the volume group that uses a device, as a clause without a subject. `None` if the device is no physical volume, or if it belongs to no group. The group of a
 /// physical volume without metadata areas is not known, so such a volume counts as used.
 ///
 /// # Errors
@@ -355,7 +355,7 @@ pub(crate) fn user_of(device: &dyn Device) -> Result<Option<String>> {
         || "an unknown volume group".to_owned(),
         |name| format!("the volume group {name}"),
     );
-    Ok(Some(format!("the device is an LVM physical volume of {name}")))
+    Ok(Some(format!("is an LVM physical volume of {name}")))
 }
 
 /// Formats an identity as the tools of LVM show it.

@@ -10,8 +10,6 @@ mod parity;
 mod superblock;
 #[cfg(feature = "lvm")]
 mod target;
-#[cfg(feature = "lvm")]
-mod within;
 
 use std::cmp::Reverse;
 use std::fmt;
@@ -23,6 +21,8 @@ use self::superblock::{FAULTY, JOURNAL, SPARE, Superblock};
 #[cfg(feature = "lvm")]
 pub(crate) use self::target::{Leg, assemble_legs};
 use crate::device::Device;
+#[cfg(feature = "lvm")]
+use crate::device::Within;
 use crate::error::{Context, Error, ErrorKind, Result};
 
 /// A device that may be a member of an array.
@@ -72,7 +72,7 @@ pub(crate) fn look_within(
     start: u64,
     len: u64,
 ) -> Result<Option<Description>> {
-    look(&within::Within { device, start, len })
+    look(&Within { device, start, len })
 }
 
 /// Shows a member in one line: `device 1 of the RAID 5 array host:data of 3 devices, metadata 1.2, UUID 0123...`.

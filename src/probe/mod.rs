@@ -9,7 +9,7 @@ use smallvec::{SmallVec, smallvec};
 
 use self::checks::{CHECKED, Checked};
 use self::magics::{At, LVM, MAGICS, Magic, RAID};
-use crate::device::Device;
+use crate::device::{Device, Within};
 use crate::error::{Error, ErrorKind, Result};
 #[cfg(feature = "lvm")]
 use crate::lvm::{self, Groups};
@@ -164,12 +164,31 @@ fn array(_: &dyn Device) -> Option<String> {
     None
 }
 
-/// Describes the MD array or the LVM volume group that uses a device, and the command that removes the device from it. `None` if no array
-/// and no group uses it.
+/// Describes the MD array or the LVM volume group that uses a device or one of its partitions, and the command that removes the device from
+/// it. `None` if no array and no group uses them.
 ///
 /// # Errors
 /// The errors of the device.
 pub(crate) fn membership(device: &dyn Device) -> Result<Option<String>> {
+    if let Some(used) = user_of_range(device)? {
+        return Ok(Some(format!("the device {used}")));
+    }
+    let table = match PartitionTable::read(device) {
+        Err(error) if matches!(error.kind(), ErrorKind::Io(_)) => return Err(error),
+        // A damaged table names no partition.
+        table => table.ok().flatten(),
+    };
+    for partition in table.iter().flat_map(|table| &table.partitions) {
+        let Ok((start, len)) = partition.within(device.size(), true) else { continue };
+        if let Some(used) = user_of_range(&Within { device, start, len })? {
+            return Ok(Some(format!("partition {} {used}", partition.number)));
+        }
+    }
+    Ok(None)
+}
+
+/// Describes the MD array or the LVM volume group that uses a device, as a clause without a subject.
+fn user_of_range(device: &dyn Device) -> Result<Option<String>> {
     if let Some(array) = member_of_array(device)? {
         return Ok(Some(format!("{array}: mdadm --zero-superblock removes it from the array")));
     }
@@ -180,7 +199,7 @@ pub(crate) fn membership(device: &dyn Device) -> Result<Option<String>> {
 #[cfg(feature = "md")]
 fn member_of_array(device: &dyn Device) -> Result<Option<String>> {
     match md::look(device) {
-        Ok(found) => Ok(found.map(|found| format!("the device is {found}"))),
+        Ok(found) => Ok(found.map(|found| format!("is {found}"))),
         Err(error) if matches!(error.kind(), ErrorKind::Io(_)) => Err(error),
         // A damaged superblock names no array.
         Err(_) => Ok(None),
@@ -190,7 +209,7 @@ fn member_of_array(device: &dyn Device) -> Result<Option<String>> {
 #[cfg(not(feature = "md"))]
 fn member_of_array(device: &dyn Device) -> Result<Option<String>> {
     let is_member = probe(device) == Some(RAID);
-    Ok(is_member.then(|| "the device is a member of a Linux RAID array".to_owned()))
+    Ok(is_member.then(|| "is a member of a Linux RAID array".to_owned()))
 }
 
 #[cfg(feature = "lvm")]
@@ -201,7 +220,7 @@ fn user_of(device: &dyn Device) -> Result<Option<String>> {
 #[cfg(not(feature = "lvm"))]
 fn user_of(device: &dyn Device) -> Result<Option<String>> {
     let is_physical = probe(device) == Some(LVM);
-    Ok(is_physical.then(|| "the device is an LVM physical volume".to_owned()))
+    Ok(is_physical.then(|| "is an LVM physical volume".to_owned()))
 }
 
 /// Describes content that a user may still need: a known format or a partition table. The text is a clause of a sentence. `None` if the

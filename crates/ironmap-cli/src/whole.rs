@@ -9,6 +9,7 @@ use std::path::{Path, PathBuf};
 use ironmap_image::new_image::{sync_name, target_of};
 use ironmap_image::part::part_name;
 use ironmap_image::replaced::carry_xattrs;
+use ironmap_image::room::Overwrite;
 use ironmap_image::spared::Spared;
 use ironmap_image::{Failure, device_name, room};
 
@@ -28,15 +29,15 @@ pub(crate) struct Whole {
 }
 
 impl Whole {
-    /// Begins a file that will replace the existing file with this name. Without `force`, the existing file must not be in `spared`, and
-    /// must not contain a known format. The error message suggests `instead`.
+    /// Begins a file that will replace the existing file with this name. The existing file must not be in `spared`, and `overwrite` must
+    /// permit the loss of its content. The error message suggests `instead`.
     ///
     /// # Errors
     /// Fails if the existing file must not be replaced, or if an operation of the host fails.
     pub(crate) fn create(
         path: &Path,
         spared: &Spared,
-        force: bool,
+        overwrite: Overwrite,
         instead: &str,
     ) -> Result<(Self, File), Failure> {
         let failed = |error: io::Error| Failure::host(path.display(), error);
@@ -56,9 +57,7 @@ impl Whole {
         if let Some(file) = there.as_ref().and_then(inherited) {
             return Self::itself(path, file, true).map_err(failed);
         }
-        if !force {
-            room::check_replaced(&path).map_err(hint_at(instead))?;
-        }
+        room::check_replaced(&path, overwrite).map_err(hint_at(instead))?;
         let special = there.as_ref().map(fs::Metadata::file_type).filter(|kind| !kind.is_file());
         if let Some(kind) = special {
             let file = File::options().write(true).open(&path).map_err(failed)?;
@@ -166,7 +165,7 @@ impl Output {
     /// The errors of [`Whole::create`].
     pub(crate) fn create(path: &Path) -> Result<Self, Failure> {
         let instead = "name another file for the results";
-        let (whole, file) = Whole::create(path, &Spared::default(), false, instead)?;
+        let (whole, file) = Whole::create(path, &Spared::default(), Overwrite::Unknown, instead)?;
         Ok(Self { whole, file })
     }
 

@@ -201,9 +201,26 @@ pub fn missing(volume: &Location, error: Error) -> Error {
 /// Refuses a device whose content must not be overwritten.
 ///
 /// # Errors
-/// A failure of the kind `Exists` if the device has known content; [`Failure::is_of_member`] if an array or a volume group uses the device;
-/// the errors of the device.
+/// A failure of the kind `Exists` if the device has known content; the errors of [`check_member`].
 pub fn check(
+    device: &dyn Device,
+    place: impl Display,
+    overwrite: Overwrite,
+) -> Result<(), Failure> {
+    check_member(device, &place, overwrite)?;
+    match overwrite {
+        Overwrite::Unknown => {
+            ironmap::tools::check_empty(device).map_err(|error| Failure::open(&error.at(place)))
+        }
+        _ => Ok(()),
+    }
+}
+
+/// Refuses a device that an array or a volume group uses, or one of whose partitions they use, unless members may be overwritten.
+///
+/// # Errors
+/// [`Failure::is_of_member`]; the errors of the device.
+pub fn check_member(
     device: &dyn Device,
     place: impl Display,
     overwrite: Overwrite,
@@ -211,17 +228,11 @@ pub fn check(
     if overwrite == Overwrite::Members {
         return Ok(());
     }
-    if let Err(error) = ironmap::tools::check_member(device) {
+    ironmap::tools::check_member(device).map_err(|error| {
         let is_member = error.kind() == ErrorKind::Busy;
         let error = error.at(place);
-        return Err(if is_member { Failure::of_member(&error) } else { Failure::open(&error) });
-    }
-    match overwrite {
-        Overwrite::Unknown => {
-            ironmap::tools::check_empty(device).map_err(|error| Failure::open(&error.at(place)))
-        }
-        _ => Ok(()),
-    }
+        if is_member { Failure::of_member(&error) } else { Failure::open(&error) }
+    })
 }
 
 /// Refuses a range of a device whose content must not be overwritten.
@@ -242,18 +253,19 @@ pub fn check_range(
     check(&part.map_err(|error| Failure::open(&error))?, place, overwrite)
 }
 
-/// Refuses to replace a block device or an image that has content. A pipe or a terminal has no content, so it is accepted.
+/// Refuses to replace a block device or an image whose content must not be overwritten. A pipe or a terminal has no content, so it is
+/// accepted.
 ///
 /// # Errors
-/// A failure of the kind `Exists` if the file has content that is not empty; the errors of the host.
-pub fn check_replaced(path: &Path) -> Result<(), Failure> {
+/// The errors of [`check`]; the errors of the host.
+pub fn check_replaced(path: &Path, overwrite: Overwrite) -> Result<(), Failure> {
     let kind = path.metadata().map(|metadata| metadata.file_type());
     if !kind.is_ok_and(|kind| kind.is_file() || kind.is_block_device()) {
         return Ok(());
     }
     let mode = OpenMode { direct: false, exclusive: false, ..OpenMode::default() };
     match BlockFile::open(path, &mode) {
-        Ok(file) => check(&Psync::new(Arc::new(file)), path.display(), Overwrite::Unknown),
+        Ok(file) => check(&Psync::new(Arc::new(file)), path.display(), overwrite),
         // The file cannot be read, so it is not known whether the file has content. The permissions of the host decide whether it can be
         // replaced.
         Err(error) if error.errno() == Errno::EACCES => Ok(()),

@@ -6,6 +6,7 @@ use std::os::fd::AsFd;
 use std::path::PathBuf;
 use std::rc::Rc;
 
+use clap::ArgAction;
 use ironmap::fs::Follow;
 use ironmap_image::room;
 use ironmap_image::source::Source;
@@ -14,7 +15,7 @@ use ironmap_image::tar::{self, Output};
 use ironmap_image::volumes::{Found, Name};
 use ironmap_image::{Failure, Report};
 
-use crate::failure::FORCED;
+use crate::failure::{FORCED, overwrite};
 use crate::interrupt;
 use crate::target::{self, Target};
 use crate::whole::Whole;
@@ -34,9 +35,10 @@ pub(crate) struct Args {
     /// Write to this file; by default or with "-", to standard output
     #[arg(short, long, value_name = "FILE")]
     file: Option<PathBuf>,
-    /// Overwrite a FILE that contains a file system, a partition table or an image
-    #[arg(short = 'F', long, requires = "file")]
-    force: bool,
+    /// Overwrite a FILE that contains a file system, a partition table or an image; -F -F also overwrites a member of an MD array or of an LVM
+    /// volume group
+    #[arg(short = 'F', long, action = ArgAction::Count, requires = "file")]
+    force: u8,
     /// Write holes as zeros, for programs that cannot read sparse members (GNU.sparse of pax)
     #[arg(long)]
     no_sparse: bool,
@@ -53,11 +55,11 @@ pub(crate) fn run(args: &Args, report: &mut Report) -> Result<(), Failure> {
     let file = args.file.as_ref().filter(|path| path.as_os_str() != "-");
     let (whole, out, place) = match file {
         Some(path) => {
-            if !args.force {
+            if args.force == 0 {
                 room::refuse_archive(path)?;
             }
             let spared = Spared::of(&args.target.volume, report.context());
-            let (whole, file) = Whole::create(path, &spared, args.force, FORCED)?;
+            let (whole, file) = Whole::create(path, &spared, overwrite(args.force), FORCED)?;
             (Some(whole), file, Some(path.display().to_string()))
         }
         None => (None, File::from(io::stdout().as_fd().try_clone_to_owned()?), None),

@@ -16,6 +16,62 @@ fn leg(bench: &Bench, minor: u32, change: impl Fn(&mut Shape)) -> Vec<u8> {
     shape.image(0, &content)
 }
 
+/// A disk with an MBR whose only partition has this content.
+fn in_partition(content: &[u8]) -> Vec<u8> {
+    let mut disk = vec![0; 2 * MIB];
+    disk.extend(content);
+    let sectors = u32::try_from(content.len() / 512).unwrap();
+    disk[450] = 0x83;
+    disk[454..458].copy_from_slice(&4096_u32.to_le_bytes());
+    disk[458..462].copy_from_slice(&sectors.to_le_bytes());
+    disk[510..512].copy_from_slice(&[0x55, 0xAA]);
+    disk
+}
+
+/// Tags do not overwrite a member of an array or of a volume group, or a disk with such a partition: neither in the tail of DATA, nor on TAGS.
+#[test]
+fn tags_overwrite_members_only_by_a_second_force() {
+    let bench = Bench::empty();
+    let group = crate::lvm_shape::disks(1, 128, &crate::lvm_shape::linear("lv", 0, 0, 4));
+    let members = [leg(&bench, 0, |_| ()), leg(&bench, 2, |_| ()), group[0].clone()];
+    let partitioned: Vec<_> = members.iter().map(|member| in_partition(member)).collect();
+    fs::write(bench.path("data.img"), vec![0; MIB]).unwrap();
+    for image in members.iter().chain(&partitioned) {
+        for place in ["member.img", "data.img,member.img"] {
+            for forces in [&[][..], &["-F"]] {
+                fs::write(bench.path("member.img"), image).unwrap();
+                let output = bench.run(["integrity", "format", "-q", place].iter().chain(forces));
+                let said = text(&output.stderr);
+                assert_eq!(output.status.code(), Some(3), "{place} {forces:?}: {said}");
+                assert!(said.contains("-F -F overwrites it"), "{said}");
+                assert!(fs::read(bench.path("member.img")).unwrap() == *image, "{place}");
+            }
+            let output = bench.run(["integrity", "format", "-q", "-FF", place]);
+            let said = text(&output.stderr);
+            // The file system of a RAID 1 member of version 1.0 extends to the tail. It must be shrunk first.
+            assert!(output.status.success() || said.contains("shrink the file system"), "{said}");
+        }
+    }
+}
+
+/// An archive overwrites a member only by a second `-F`.
+#[test]
+fn an_archive_overwrites_members_only_by_a_second_force() {
+    let bench = Bench::empty();
+    let member = leg(&bench, 2, |_| ());
+    for image in [&member, &in_partition(&member)] {
+        for forces in [&[][..], &["-F"]] {
+            fs::write(bench.path("member.img"), image).unwrap();
+            let command = ["tar", "-f", "member.img", "volume.img:/"];
+            let output = bench.run(command.iter().chain(forces));
+            let said = text(&output.stderr);
+            assert!(!output.status.success() && said.contains("-F -F overwrites it"), "{said}");
+            assert!(fs::read(bench.path("member.img")).unwrap() == **image);
+        }
+        bench.succeed(["tar", "-FFf", "member.img", "volume.img:/"]);
+    }
+}
+
 /// `-F` is not enough to overwrite a member of an array or of a volume group. The refusal names the array or the group, and says what to do.
 #[test]
 fn members_are_overwritten_only_by_a_second_force() {
@@ -59,7 +115,23 @@ fn members_are_overwritten_only_by_a_second_force() {
         fs::write(bench.path("member.img"), &unused).unwrap();
         bench.succeed(command.iter().chain(&["-F"]));
     }
-    // A partition that is a member.
+    // A disk with one partition that is a member. Each command would overwrite the whole disk.
+    for (member, name) in &members {
+        let whole = in_partition(member);
+        for command in &commands[..3] {
+            for forces in [&[][..], &["-F"]] {
+                fs::write(bench.path("member.img"), &whole).unwrap();
+                let output = bench.run(command.iter().chain(forces));
+                let said = text(&output.stderr);
+                assert_eq!(output.status.code(), Some(3), "{command:?} {forces:?}: {said}");
+                assert!(fs::read(bench.path("member.img")).unwrap() == whole, "{command:?}");
+                let named = said.contains("partition 1 is") && said.contains(name);
+                assert!(named && said.contains("-F -F overwrites it"), "{said}");
+            }
+            bench.succeed(command.iter().chain(&["-FF"]));
+        }
+    }
+    // A range of a disk that is a member.
     let mut disk = vec![0; 2 * MIB];
     disk.extend(&members[1].0);
     fs::write(bench.path("disk.img"), &disk).unwrap();

@@ -1,12 +1,13 @@
 //! `ironmap integrity format`: makes an integrity device.
 
-use clap::ValueEnum;
+use clap::{ArgAction, ValueEnum};
 use ironmap::integrity::{self, FormatOptions, Mode, TailLoss, TupleKind};
 use ironmap::location::Halves;
 use ironmap::{Engine, ErrorKind, Location};
-use ironmap_image::{Failure, Report};
+use ironmap_image::{Failure, Report, room};
 
 use super::{Bar, Geometry, failed};
+use crate::failure::{FORCED, hint_at, overwrite};
 use crate::output::print_json;
 use crate::size::size;
 use crate::target;
@@ -47,9 +48,10 @@ pub(super) struct Args {
     /// The application tag of each sector: a number of 16 bits
     #[arg(long, value_name = "NUMBER", default_value_t = 0, conflicts_with = "generation")]
     tag: u16,
-    /// Proceed even if TAGS has other content, a volume on DATA has an unknown size, or the device is already an integrity device
-    #[arg(short = 'F', long)]
-    force: bool,
+    /// Proceed even if TAGS has other content, a volume on DATA has an unknown size, or the device is already an integrity device; -F -F also
+    /// overwrites a member of an MD array or of an LVM volume group
+    #[arg(short = 'F', long, action = ArgAction::Count)]
+    force: u8,
     /// Put the tags in the tail of DATA even if DATA contains an ext4 with a damaged superblock, whose end is unknown. Data in the tail is
     /// lost, and a repair may need this data
     #[arg(long)]
@@ -96,13 +98,7 @@ pub(super) fn run(args: &Args, report: &Report) -> Result<(), Failure> {
     let (data, tags) = (&halves.data.device, halves.tags.as_ref());
     let options = args.options(&halves).map_err(refused)?;
     let plan = integrity::plan(&**data, tags.map(|tags| &**tags), &options).map_err(refused)?;
-    let free = match tags {
-        None => ironmap::tools::check_tail(&**data, plan.area_start, args.tail_loss()),
-        Some(tags) if args.force => ironmap::tools::check_member(&**tags),
-        Some(tags) => ironmap::tools::check_empty(&**tags),
-    };
-    let place = args.device.tags().unwrap_or(args.device.data());
-    free.map_err(|error| Failure::open(&error.at(place)))?;
+    args.check_free(&halves, plan.area_start)?;
     let bar = Bar::new("tags");
     let made = integrity::format(data, tags, &options, &mut |done, all| bar.show(done, all));
     drop(bar);
@@ -117,8 +113,20 @@ pub(super) fn run(args: &Args, report: &Report) -> Result<(), Failure> {
 }
 
 impl Args {
+    /// Refuses a device if the tags would overwrite its content.
+    fn check_free(&self, halves: &Halves, start: u64) -> Result<(), Failure> {
+        if let Some(tags) = &halves.tags {
+            let place = self.device.tags().unwrap_or(self.device.data());
+            return room::check(&**tags, place, overwrite(self.force)).map_err(hint_at(FORCED));
+        }
+        let (data, place) = (&*halves.data.device, self.device.data());
+        room::check_member(data, place, overwrite(self.force)).map_err(hint_at(FORCED))?;
+        let free = ironmap::tools::check_tail(data, start, self.tail_loss());
+        free.map_err(|error| Failure::open(&error.at(place)))
+    }
+
     fn tail_loss(&self) -> TailLoss {
-        match (self.lose_tail, self.force) {
+        match (self.lose_tail, self.force > 0) {
             (true, _) => TailLoss::DamagedVolume,
             (false, true) => TailLoss::Unknown,
             (false, false) => TailLoss::Nothing,
@@ -147,6 +155,6 @@ impl Args {
             .application(self.tag)
             .journal(self.journal_size)
             .data_uuid(halves.identity)
-            .force(self.force))
+            .force(self.force > 0))
     }
 }

@@ -1,14 +1,14 @@
-//! A range of a device that is presented as a separate device. The search for MD superblocks uses it.
+//! A range of a device that is presented as a separate device. The search for the superblocks and labels of members uses it.
 
-use crate::device::{AnyQueue, Device, InRange, Limits, QueueOptions};
+use super::{AnyQueue, Device, InRange, Limits, QueueOptions};
 use crate::error::{Error, Result};
 use crate::units::DevOffset;
 
 /// A range of a device. The range can be read but not written.
-pub(super) struct Within<'a> {
-    pub(super) device: &'a dyn Device,
-    pub(super) start: u64,
-    pub(super) len: u64,
+pub(crate) struct Within<'a> {
+    pub(crate) device: &'a dyn Device,
+    pub(crate) start: u64,
+    pub(crate) len: u64,
 }
 
 impl Device for Within<'_> {
@@ -25,6 +25,6 @@ impl Device for Within<'_> {
     }
 
     fn queue_within(&self, _: &QueueOptions, _: InRange) -> Result<AnyQueue> {
-        Err(Error::read_only("the range is only searched for a superblock"))
+        Err(Error::read_only("the range is only searched for members"))
     }
 }
