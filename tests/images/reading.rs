@@ -46,6 +46,50 @@ fn a_qcow2_image_is_read_as_qemu_reads_it() {
         let image = qcow2(&path, false).unwrap();
         assert_eq!(image.size(), SIZE as u64, "{name}");
         assert!(all(&image) == bytes, "{name}");
+        assert_eq!(image.notices(), Vec::<String>::new(), "{name}");
+    }
+}
+
+/// A read of a truncated image returns the bytes or fails. If more than the last cluster is cut, the image has a notice. Only the end of the
+/// last cluster reads as zeros, because QEMU need not write it.
+#[test]
+fn a_truncated_qcow2_image_never_reads_as_zeros() {
+    require!([Need::Tool("qemu-img")]);
+    let dir = Dir::new();
+    let bytes = vec![0xA5; 2 << 20];
+    let raw = dir.raw("raw", &bytes);
+    for options in [
+        &["-o", "cluster_size=64k"][..],
+        &["-o", "cluster_size=4k"],
+        &["-o", "cluster_size=64k,extended_l2=on"],
+        &["-c", "-o", "cluster_size=64k"],
+        &["-c", "-o", "cluster_size=4k,compression_type=zstd"],
+    ] {
+        let path = dir.convert(&raw, "whole", "qcow2", options);
+        let whole = std::fs::read(&path).unwrap();
+        let (mut lost, mut rng) = (0, Rng::new(7));
+        for _ in 0..120 {
+            let len = rng.below(whole.len() as u64) as usize;
+            let cut = dir.raw("cut", &whole[..len]);
+            let Ok(image) = qcow2(&cut, false) else { continue };
+            let mut failed = false;
+            for at in (0..bytes.len()).step_by(4096) {
+                let mut buffer = [0; 4096];
+                match image.read_exact_at(&mut buffer, DevOffset(at as u64)) {
+                    Err(_) => failed = true,
+                    Ok(()) if buffer == bytes[at..at + 4096] => {}
+                    Ok(()) => {
+                        // The cut is in the last cluster of the file.
+                        assert!(whole.len() - len <= 65536, "{options:?}, cut at {len}: byte {at}");
+                        assert!(image.notices().is_empty(), "{options:?}, cut at {len}");
+                    }
+                }
+            }
+            lost += u32::from(failed);
+            let in_last = whole.len() - len <= 65536;
+            assert!(!failed || in_last || image.notices().len() == 1, "{options:?}, cut at {len}");
+        }
+        assert!(lost > 20, "{options:?}: {lost}");
     }
 }
 

@@ -88,6 +88,29 @@ impl ImageFile {
         }
     }
 
+    /// Fills a buffer with data. If the file ends within a unit of `granule` bytes, the rest of this unit reads as zeros.
+    ///
+    /// # Errors
+    /// `Io` with EIO for bytes after this unit, because the file is truncated; `Io`.
+    #[inline]
+    pub(super) fn read_data(&self, buf: &mut [u8], at: u64, granule: u64) -> Result<()> {
+        match rustix::io::pread(self.fd(), &mut *buf, at) {
+            Ok(count) if count == buf.len() => Ok(()),
+            _ => self.read_last_data(buf, at, granule),
+        }
+    }
+
+    #[cold]
+    fn read_last_data(&self, buf: &mut [u8], at: u64, granule: u64) -> Result<()> {
+        let (len, end) = (self.len(), at.saturating_add(buf.len() as u64));
+        if len.checked_next_multiple_of(granule).is_some_and(|last| end > last) {
+            let what =
+                format!("the file is truncated: bytes {at} to {end} are past its end at {len}");
+            return Err(Error::io(Errno::EIO, what).at(self.path().display()));
+        }
+        self.read_all_at(buf, at)
+    }
+
     #[cold]
     fn read_all_at(&self, buf: &mut [u8], at: u64) -> Result<()> {
         let len = buf.len();

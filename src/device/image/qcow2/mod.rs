@@ -18,6 +18,7 @@ mod entry;
 mod header;
 mod metadata;
 mod packed;
+mod past_end;
 mod refcounts;
 mod snapshots;
 mod tables;
@@ -63,6 +64,9 @@ pub(super) struct Qcow2 {
     /// Whether three conditions hold: the image is open only for reading, the data are in the image itself, and the clusters have no
     /// subclusters.
     is_plain: bool,
+    /// If the file ends within a unit of this many bytes, the rest of the unit reads as zeros. This is a cluster, because QEMU need not write
+    /// the end of the last cluster. The last cluster of a truncated file is not complete, so no zeros are added there.
+    granule: u64,
 }
 
 /// The tables of an image: the L1 table, and the changed tables.
@@ -106,16 +110,25 @@ impl Qcow2 {
                 below = Some(Below::Raw(Box::new(link.file)));
                 continue;
             };
+            let is_truncated =
+                past_end::has_clusters(&link.file, &header).at(|| shown.display())?;
             let states = [
                 (header.is_dirty(), "was not closed after it was written"),
                 (header.is_corrupt(), "is marked as corrupt"),
+                (
+                    is_truncated,
+                    "is truncated: clusters past the end of the file are in use, and they cannot be read",
+                ),
             ];
             let states = states.into_iter().filter(|(is_so, _)| *is_so).rev();
             notices
                 .extend(states.map(|(_, what)| format!("{}: the image {what}", shown.display())));
             let write = write && depth == 0;
             let image = Self::of(link.file, link.data, header, below.take(), write);
-            let image = image.at(|| shown.display())?;
+            let mut image = image.at(|| shown.display())?;
+            if is_truncated {
+                image.granule = 1;
+            }
             if depth == 0 {
                 top = Some(image);
             } else {
@@ -154,6 +167,7 @@ impl Qcow2 {
             last: Mutex::new(None),
             is_read_only: refused.is_some(),
             compresses: false,
+            granule: header.cluster(),
             is_plain: !write && data.is_none() && !header.has_subclusters(),
             file,
             data,
@@ -186,7 +200,7 @@ impl Qcow2 {
         if l1 & entry::OFFSET == 0 {
             return Ok(None);
         }
-        let table = tables::read(&self.file, &self.header, index, l1)?;
+        let table = tables::read(&self.file, &self.header, index, l1, self.granule)?;
         self.cache.put(index, std::sync::Arc::clone(&table));
         Ok(Some(table))
     }
@@ -241,8 +255,8 @@ impl Qcow2 {
             let (part, rest) = std::mem::take(&mut buf).split_at_mut(len as usize);
             match content {
                 Content::At(from) => match &self.data {
-                    Some(data) => read_within(data, part, from)?,
-                    None => self.file.read_at(part, from)?,
+                    Some(data) => data.read_data(part, from, self.granule)?,
+                    None => self.file.read_data(part, from, self.granule)?,
                 },
                 Content::Zeros => part.fill(0),
                 Content::Below => self.read_below(part, at)?,
@@ -305,7 +319,7 @@ impl Qcow2 {
     }
 }
 
-/// Reads from a backing file or a data file. Bytes past the length that the file had when it was opened are zeros. They are not read,
+/// Reads from a backing file. Bytes past the length that the file had when it was opened are zeros. They are not read,
 /// because a read from a file of /proc may block there.
 fn read_within(file: &ImageFile, buf: &mut [u8], at: u64) -> Result<()> {
     let rest = usize::try_from(file.len().saturating_sub(at)).unwrap_or(usize::MAX);
@@ -325,7 +339,7 @@ impl Driver for Qcow2 {
 
     fn read(&self, buf: &mut [u8], at: u64) -> Result<()> {
         match self.in_one_cluster(at, buf.len() as u64) {
-            Some(from) => self.file.read_at(buf, from),
+            Some(from) => self.file.read_data(buf, from, self.granule),
             None => self.read_in(&self.state.read(), buf, at),
         }
     }

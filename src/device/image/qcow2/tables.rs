@@ -7,7 +7,6 @@ use parking_lot::RwLock;
 use super::super::file::ImageFile;
 use super::entry::{Entry, OFFSET};
 use super::header::Header;
-use super::metadata::table;
 use crate::error::{Place, Result};
 use crate::units::FsBlock;
 
@@ -65,13 +64,22 @@ pub(super) fn entry(table: &[u64], within: usize, words: usize) -> Entry {
     Entry { word: table[at], bitmap: if words == 2 { table[at + 1] } else { 0 } }
 }
 
-/// Reads the L2 table to which an entry of the L1 table points.
-pub(super) fn read(file: &ImageFile, header: &Header, index: u64, l1: u64) -> Result<Arc<[u64]>> {
+/// Reads the L2 table to which an entry of the L1 table points. `granule` is that of [`ImageFile::read_data`].
+pub(super) fn read(
+    file: &ImageFile,
+    header: &Header,
+    index: u64,
+    l1: u64,
+    granule: u64,
+) -> Result<Arc<[u64]>> {
     let at = l1 & OFFSET;
     if !at.is_multiple_of(header.cluster()) {
         return Err(place(index).corrupt(format!("byte {at} does not begin a cluster")));
     }
-    Ok(table(file, at, header.cluster() / 8)?.into())
+    let mut bytes = vec![0; header.cluster() as usize];
+    file.read_data(&mut bytes, at, granule)?;
+    let (words, _) = bytes.as_chunks::<8>();
+    Ok(words.iter().map(|word| u64::from_be_bytes(*word)).collect())
 }
 
 /// Names an entry of the L1 table in an error.
