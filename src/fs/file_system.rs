@@ -63,6 +63,12 @@ pub trait FileSystem: Any + Send + Sync {
         Vec::new()
     }
 
+    /// Whether listings of this directory have left out names because a block of the directory is damaged. A volume that is open only for
+    /// reading skips such a block, and a [notice](Self::take_notices) names it.
+    fn has_lost_names(&self, _dir: InodeNo) -> bool {
+        false
+    }
+
     /// Checks all metadata in their state after recovery of the journal, and writes nothing. The check calls `progress` as it advances.
     ///
     /// # Errors

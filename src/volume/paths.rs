@@ -3,10 +3,11 @@
 use std::ffi::OsString;
 use std::os::unix::ffi::{OsStrExt, OsStringExt};
 use std::path::{Path, PathBuf};
+use std::sync::Arc;
 
 use super::{Volume, check_options};
 use crate::device::{Engine, NoIoUring, QueueOptions};
-use crate::error::{Context, Error, ErrorKind, Result};
+use crate::error::{Context, Error, ErrorKind, Place, Result};
 use crate::file::{File, FileOptions};
 use crate::files::Files;
 use crate::fs::{
@@ -101,15 +102,25 @@ impl Volume {
     /// The entries of a directory except `.` and `..`, in the order of the directory.
     ///
     /// # Errors
-    /// The errors of [`metadata`](Self::metadata); `Encrypted`. Each entry can be an error.
+    /// The errors of [`metadata`](Self::metadata); `Encrypted`. Each entry can be an error. If a block of the directory is damaged, the entries
+    /// of the other blocks are returned, and the last entry is the error `Corrupt`.
     pub fn read_dir(&self, path: impl AsRef<Path>) -> Result<DirEntries> {
         let path = path.as_ref();
-        let list = path::open_found(
+        let (number, list) = path::open_found(
             || self.resolve(path, Follow::All),
-            |dir| dir.list(DirCursor::START).at(|| path.display()),
+            |dir| {
+                let list = dir.list(DirCursor::START).at(|| path.display())?;
+                Ok((dir.stat().inode, list))
+            },
         )?;
         let is_named = |entry: &Result<DirEntry>| !matches!(entry, Ok(entry) if entry.name == b"." || entry.name == b"..");
-        Ok(Box::new(list.filter(is_named)))
+        let (fs, shown) = (Arc::clone(&self.fs), path.display().to_string());
+        let lost = std::iter::once_with(move || {
+            let error =
+                || Place::new("directory").inode(number).corrupt("some names cannot be read");
+            fs.has_lost_names(number).then(|| Err(error().at(shown)))
+        });
+        Ok(Box::new(list.filter(is_named).chain(lost.flatten())))
     }
 
     /// The target of a symbolic link.

@@ -199,3 +199,53 @@ fn nothing_is_written_without_the_journal() {
     let error = options.open(image.location()).expect_err("refused");
     assert_eq!(error.kind(), ErrorKind::InvalidInput, "{error}");
 }
+
+/// A listing through the public interface ends with an error if a block of the directory is damaged. The names of the other blocks are
+/// listed before it.
+#[test]
+fn a_listing_without_all_names_ends_with_an_error() {
+    let tree = crate::common::image::scratch();
+    let many: Vec<_> = (0..150).map(|number| format!("a-rather-long-name-{number:05}")).collect();
+    for (dir, count) in [("one", 8), ("many", many.len())] {
+        std::fs::create_dir(tree.path().join(dir)).unwrap();
+        for name in &many[..count] {
+            std::fs::write(tree.path().join(dir).join(name), name).unwrap();
+        }
+    }
+    let listed = |volume: &Volume, dir: &str| {
+        let entries: Vec<_> = volume.read_dir(dir).unwrap().collect();
+        let names = entries.iter().flatten().map(|entry| entry.name.clone());
+        let names: std::collections::BTreeSet<_> = names.collect();
+        let faults = entries.iter().filter(|entry| entry.is_err()).count();
+        if let Some(Err(error)) = entries.last() {
+            assert_eq!(error.kind(), ErrorKind::Corrupt, "{error}");
+            assert!(error.to_string().starts_with(&format!("{dir}: ")), "{error}");
+        }
+        (names, faults, entries.last().is_some_and(Result::is_err))
+    };
+    for mkfs in [MKFS, "-t ext4 -b 1024 -O ^dir_index,^metadata_csum"] {
+        let image = Image::populated("16M", &words(mkfs), tree.path());
+        for (dir, blocks) in [("/one", 1), ("/many", 12)] {
+            let (all, faults, _) = listed(&open(&image, false).unwrap(), dir);
+            assert_eq!(faults, 0, "{mkfs}: {dir}");
+            let blocks: Vec<_> =
+                image.bmap(dir, 0..blocks).into_iter().filter(|block| *block != 0).collect();
+            for (index, block) in blocks.iter().copied().enumerate() {
+                let good = image.block(block);
+                image.poke_block(block, 0, &[0; 1024]);
+                let volume = open(&image, false).unwrap();
+                let what = format!("{mkfs}: block {index} of {dir}");
+                // The second listing ends with the error too.
+                for _ in 0..2 {
+                    let (names, faults, ends) = listed(&volume, dir);
+                    assert!(names.is_subset(&all), "{what}");
+                    assert!(ends && faults == 1, "{what}: {faults} errors");
+                    assert!(blocks.len() == 1 || names.len() * 2 > all.len(), "{what}: {}", names.len());
+                }
+                let other = if dir == "/one" { "/many" } else { "/one" };
+                assert_eq!(listed(&volume, other).1, 0, "{what}: {other} is whole");
+                image.poke_block(block, 0, &good);
+            }
+        }
+    }
+}

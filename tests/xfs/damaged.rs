@@ -126,6 +126,30 @@ fn found(volume: &Volume, tree: &Tree) -> (BTreeSet<String>, usize) {
     (names, errors)
 }
 
+/// Checks that each listing through the public interface ends with an error if it lacks a name.
+fn check_listings(volume: &Volume, tree: &Tree, what: &str) {
+    let mut waiting = vec![String::new()];
+    while let Some(dir) = waiting.pop() {
+        let Ok(entries) = volume.read_dir(format!("/{dir}")) else { continue };
+        let entries: Vec<_> = entries.collect();
+        let path =
+            |name: &str| if dir.is_empty() { name.to_owned() } else { format!("{dir}/{name}") };
+        let listed: BTreeSet<_> = entries
+            .iter()
+            .flatten()
+            .map(|entry| path(std::str::from_utf8(&entry.name).unwrap()))
+            .collect();
+        let parent = |path: &str| path.rsplit_once('/').map_or("", |(parent, _)| parent).to_owned();
+        let lacks: Vec<_> =
+            tree.keys().filter(|path| parent(path) == dir && !listed.contains(*path)).collect();
+        let ends = entries.last().is_some_and(Result::is_err);
+        assert!(lacks.is_empty() || ends, "{what}: /{dir} lacks {lacks:?} without an error");
+        waiting.extend(
+            listed.into_iter().filter(|path| tree.keys().any(|other| parent(other) == *path)),
+        );
+    }
+}
+
 fn content(
     volume: &Volume,
     queue: &mut ironmap::Queue,
@@ -278,6 +302,9 @@ fn a_damaged_block_loses_only_what_needs_it() {
             match Volume::on(ram.clone()) {
                 Ok(volume) => {
                     let (names, errors) = found(&volume, &tree);
+                    if !is_inodes {
+                        check_listings(&volume, &tree, &what);
+                    }
                     let lost: BTreeSet<_> = all.difference(&names).cloned().collect();
                     let more: Vec<_> = lost.difference(&may).collect();
                     assert!(more.is_empty(), "{what}: {more:?} are lost too");

@@ -21,6 +21,9 @@ type StatFields = (u32, u64, u32, u32, u32, u64, i128, i128, i128, u64, u32, u64
 /// A finding of a check: severity, kind, place, text, inode, block.
 type FindingFields = (String, &'static str, String, String, Option<u64>, Option<u64>);
 
+/// The name, the inode number and the type of an entry of a directory.
+type Entry = (Py<PyAny>, u64, u32);
+
 fn as_path(path: &[u8]) -> &Path {
     Path::new(OsStr::from_bytes(path))
 }
@@ -115,17 +118,27 @@ impl Store {
         })
     }
 
-    /// Returns the name, the inode number and the type of each entry in a directory. The type is the `S_IFMT` bits, or 0 if it is unknown.
-    fn list(&self, py: Python<'_>, path: &[u8]) -> PyResult<Vec<(Py<PyAny>, u64, u32)>> {
-        let entries = self.call(py, path, |store| {
-            let entries = store.volume()?.read_dir(as_path(path))?;
-            entries.collect::<ironmap::Result<Vec<_>>>()
+    /// Returns the name, the inode number and the type of each entry in a directory, and the error after which no more entries can be read.
+    /// The type is the `S_IFMT` bits, or 0 if it is unknown.
+    fn list(&self, py: Python<'_>, path: &[u8]) -> PyResult<(Vec<Entry>, Option<Py<PyAny>>)> {
+        let (entries, error) = self.call(py, path, |store| {
+            let (mut found, mut error) = (Vec::new(), None);
+            for entry in store.volume()?.read_dir(as_path(path))? {
+                match entry {
+                    Ok(entry) => found.push(entry),
+                    // An entry that cannot be read may be followed by others, and the last error is reported.
+                    Err(failed) => error = Some(failed),
+                }
+            }
+            Ok((found, error))
         })?;
         let entries = entries.into_iter().map(|entry| {
             let kind = entry.file_type.map_or(0, FileType::to_mode);
             Ok((decoded(py, &entry.name)?, entry.inode.0, kind))
         });
-        entries.collect()
+        let error =
+            error.map(|error| self.judge(error.into()).at(py, path).into_value(py).into_any());
+        Ok((entries.collect::<PyResult<_>>()?, error))
     }
 
     fn stat(&self, py: Python<'_>, path: &[u8], follow_links: bool) -> PyResult<StatFields> {

@@ -8,7 +8,7 @@ import sys
 import textwrap
 
 import pytest
-from conftest import BIG, run
+from conftest import BIG, make_image, run
 
 import ironmap
 
@@ -42,6 +42,31 @@ def test_a_walk_reports_errors(volume):
     errors = []
     assert list(volume.walk("/nowhere", onerror=errors.append)) == []
     assert [error.errno for error in errors] == [errno.ENOENT]
+
+
+def test_a_listing_without_all_names_ends_with_an_error(tmp_path):
+    (tmp_path / "tree/many").mkdir(parents=True)
+    names = [f"{'x' * 200}{number}" for number in range(40)]
+    for name in names:
+        (tmp_path / "tree/many" / name).touch()
+    image = make_image(tmp_path / "damaged.img", tmp_path / "tree")
+    block = int(run("debugfs", "-R", "bmap many 1", image))
+    with open(image, "r+b") as file:
+        file.seek(block * 4096)
+        file.write(bytes(4096))
+    with ironmap.Volume(image) as volume:
+        entries, found = volume.scandir("/many"), []
+        with pytest.raises(OSError) as failed:
+            for entry in entries:
+                found.append(entry.name)
+        assert failed.value.errno == errno.EUCLEAN
+        assert found and set(found) < set(names)
+        with pytest.raises(OSError):
+            volume.listdir("/many")
+        failures = []
+        walked = {directory: names for directory, _, names in volume.walk("/", onerror=failures.append)}
+        assert walked["/many"] == found
+        assert [failure.errno for failure in failures] == [errno.EUCLEAN]
 
 
 def test_attributes_are_those_of_the_host(volume, tree):

@@ -91,6 +91,10 @@ impl FileSystem for Arc<Ext4> {
         self.take_left()
     }
 
+    fn has_lost_names(&self, dir: InodeNo) -> bool {
+        self.left.has_lost_names(dir)
+    }
+
     fn tolerate_inodes(&self) {
         self.left.tolerate_inodes();
     }

@@ -20,6 +20,8 @@ pub(super) struct PassedOver {
     /// The damaged structures that were tolerated and reported. `None` if the volume tolerates no damaged structures.
     faults: Option<Mutex<HashSet<Fault>>>,
     compared: Compared,
+    /// The directories that have a damaged block.
+    incomplete: Mutex<HashSet<InodeNo>>,
     /// The wrong checksums of the inodes that were tolerated. Unset if such inodes are not tolerated.
     inodes: OnceLock<Mutex<HashMap<InodeNo, String>>>,
 }
@@ -112,10 +114,16 @@ impl PassedOver {
         if !self.is_lenient() {
             return Err(error);
         }
+        self.incomplete.lock().insert(dir);
         self.tell_once(Fault::DirectoryBlock(dir, block), || {
             format!("some names of directory inode {dir} cannot be read: {error}")
         });
         Ok(())
+    }
+
+    /// Whether a listing has skipped a block of this directory.
+    pub(super) fn has_lost_names(&self, dir: InodeNo) -> bool {
+        self.incomplete.lock().contains(&dir)
     }
 
     fn tell_once(&self, fault: Fault, line: impl FnOnce() -> String) {

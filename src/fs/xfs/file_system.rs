@@ -89,6 +89,10 @@ impl FileSystem for Arc<Xfs> {
         std::mem::take(&mut *self.notices.lock())
     }
 
+    fn has_lost_names(&self, dir: InodeNo) -> bool {
+        self.incomplete.lock().contains(&dir)
+    }
+
     fn used_inodes(
         &self,
         found: &mut dyn FnMut(InodeNo, Result<fs::Inode>) -> Result<()>,

@@ -71,6 +71,8 @@ pub struct Xfs {
     /// The damaged directory blocks for which a notice was added: the directory's inode number, and the number of the block in the
     /// directory.
     passed_over: Mutex<HashSet<(InodeNo, u64)>>,
+    /// The directories that have such a block.
+    incomplete: Mutex<HashSet<InodeNo>>,
     /// The range of the log's device, if the log is external.
     log_device: Option<DeviceRange>,
     /// The first byte of the realtime space, if its device is given or if the space is on the volume's own device.
@@ -263,6 +265,7 @@ impl Xfs {
             copy: None,
             log_device: None,
             passed_over: Mutex::default(),
+            incomplete: Mutex::default(),
             realtime_start: None,
         }
     }
@@ -286,6 +289,7 @@ impl Xfs {
     /// Adds a notice about a damaged block of a directory, once for each block.
     #[cold]
     fn pass_over_names(&self, dir: InodeNo, block: u64, error: &Error) {
+        self.incomplete.lock().insert(dir);
         let mut known = self.passed_over.lock();
         if known.len() < MOST_NOTICES && known.insert((dir, block)) {
             let line = format!("some names of directory inode {dir} cannot be read: {error}");

@@ -36,10 +36,10 @@ fs: open_file iomap device{Ahead,AheadQueue,BATCH,Device,Dry,Fence,Limits} bio{B
 integrity: bio device protection sync setters error units
 partition: bio{Buffer} sorting device{Device} error units
 md: partition sorting error units \
-    device{AnyQueue,Device,InRange,Limits,OnlyReads,QueueOptions,Ranges,Segment,Segmented}
+    device{AnyQueue,Device,InRange,Limits,OnlyReads,QueueOptions,Ranges,Segment,Segmented,Within}
 lvm: md{Leg,assemble_legs,look_within} partition sorting device{AnyQueue,Device,InRange,Limits,OnlyReads,QueueOptions,Ranges,Segment,Segmented} sync \
     error units
-probe: lvm md device{Device} partition error units
+probe: lvm md device{Device,Within} partition error units
 location: lvm md probe partition integrity fs{block_size_on} device setters error units
 host: open_file dio fs iomap bio device events error units
 queue: open_file host dio iomap bio device events error units

@@ -198,18 +198,28 @@ class Volume:
 
     def listdir(self, path: Path = "/") -> list[str]:
         """The names in a directory, without `.` and `..`, in the directory's order."""
-        return [name for name, _, _ in self._store.list(os.fsencode(path))]
+        entries, error = self._store.list(os.fsencode(path))
+        if error is not None:
+            raise error
+        return [name for name, _, _ in entries]
 
     def scandir(self, path: Path = "/") -> _Entries:
-        """The entries of a directory.
+        """The entries of a directory. If a part of the directory cannot be read, an `OSError` follows the other entries.
 
         >>> with ironmap.Volume(disk) as volume:
         ...     [entry.path for entry in volume.scandir("/etc") if entry.is_file()]
         ['/etc/hosts']
         """
         directory = os.fsdecode(path)
-        entries = self._store.list(os.fsencode(path))
-        return _Entries(DirEntry(self, directory, *entry) for entry in entries)
+        entries, error = self._store.list(os.fsencode(path))
+
+        def read() -> Iterator[DirEntry]:
+            for entry in entries:
+                yield DirEntry(self, directory, *entry)
+            if error is not None:
+                raise error
+
+        return _Entries(read())
 
     def walk(
         self,
@@ -219,6 +229,8 @@ class Volume:
         followlinks: bool = False,
     ) -> Iterator[tuple[str, list[str], list[str]]]:
         """Walks a tree, like `os.walk`: yields each directory, its subdirectories, and its other names.
+
+        If a part of a directory cannot be read, `onerror` is called, and the names that were read are yielded.
 
         >>> [directory for directory, _, names in ironmap.Volume(disk).walk("/") if "hosts" in names]
         ['/etc']
@@ -231,12 +243,15 @@ class Volume:
             if isinstance(directory, tuple):
                 yield directory
                 continue
+            entries: list[DirEntry] = []
             try:
-                entries = list(self.scandir(directory))
+                for entry in self.scandir(directory):
+                    entries.append(entry)
             except OSError as error:
                 if onerror is not None:
                     onerror(error)
-                continue
+                if not entries:
+                    continue
             names: list[str] = []
             others: list[str] = []
             links = set()
