@@ -15,7 +15,7 @@ version=$(workspace_value version)
 soname=libironmap.so.${version%%.*}
 
 # The system's libraries that the static library needs.
-libs=(-lgcc_s -lutil -lrt -lpthread -lm -ldl -lc)
+libs=(-lutil -lrt -lpthread -lm -ldl -lc)
 
 static=${IRONMAP_C_STATIC:-$target/${profile/#dev/debug}/libironmap_capi.a}
 [ -n "${IRONMAP_C_STATIC:-}" ] || cargo build --quiet --locked --profile "$profile" -p ironmap-capi

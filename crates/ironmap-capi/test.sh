@@ -56,7 +56,7 @@ examples() {
     for compiler in gcc clang; do
         has "$compiler" || { skip "the examples by $compiler: not installed"; continue; }
         for name in epoll_read copy_out tar_to_image; do
-            "$compiler" -g -O1 -std=c11 -D_GNU_SOURCE "${warnings[@]}" "$crate/examples/$name.c" -o "$work/$name" "${link[@]}"
+            "$compiler" -g -O1 -std=c11 "${warnings[@]}" "$crate/examples/$name.c" -o "$work/$name" "${link[@]}"
         done
     done
     mkdir -p "$tree/directory/below" "$tree/empty"

@@ -12,7 +12,7 @@ use std::sync::Arc;
 use crate::bio::Buffer;
 use crate::device::{AnyQueue, DeviceQueue, Drained, QueueOptions, with_queue};
 use crate::dio::{self, Completion, Io, State, Stats};
-use crate::error::{Error, Result};
+use crate::error::{Errno, Error, Result};
 use crate::events::Events;
 use crate::host::Lanes;
 use crate::open_file::{Owner, Views};
@@ -91,6 +91,8 @@ pub struct Queue {
     /// The queue's views of files that can change: copies of their sizes and maps.
     pub(crate) views: Views,
     pub(crate) owner: Owner,
+    /// Whether memory was registered, which a queue can do once.
+    has_registered: bool,
 }
 
 impl fmt::Debug for Queue {
@@ -108,7 +110,7 @@ impl Queue {
         events: Arc<Events>,
     ) -> Self {
         let state = State::new(options.slots(), events);
-        Self { device, state, lanes, views: Views::default(), owner }
+        Self { device, state, lanes, views: Views::default(), owner, has_registered: false }
     }
 
     /// Returns an error if a file belongs to another volume or host.
@@ -156,8 +158,21 @@ impl Queue {
     /// # Errors
     /// `Io` with EINVAL for zero or too many bytes, with ENOMEM if the process may not lock so much memory, with EBUSY for a second call.
     pub fn register_buffers(&mut self, count: usize, size: usize) -> Result<Vec<Buffer>> {
-        with_queue!(&mut self.device, queue => queue.register_buffers(count, size))
+        self.register(|device| with_queue!(device, queue => queue.register_buffers(count, size)))
             .map_err(|errno| Error::io(errno, format!("register {count} buffers of {size} bytes")))
+    }
+
+    /// Registers memory by `register`, at most once for each queue.
+    fn register<T>(
+        &mut self,
+        register: impl FnOnce(&mut AnyQueue) -> Result<T, Errno>,
+    ) -> Result<T, Errno> {
+        if self.has_registered {
+            return Err(Errno::EBUSY);
+        }
+        let registered = register(&mut self.device)?;
+        self.has_registered = true;
+        Ok(registered)
     }
 
     /// Registers memory of the caller with the kernel, for example the pool of a database engine ([`Buffer::from_owner`]). For registered
@@ -169,7 +184,7 @@ impl Queue {
     /// `Io` with EINVAL for zero or too many bytes, with ENOMEM if the process may not lock so much memory, with EBUSY for a second call.
     pub fn register_memory(&mut self, buffer: &mut Buffer) -> Result<()> {
         let len = buffer.len();
-        with_queue!(&mut self.device, queue => queue.register_memory(buffer))
+        self.register(|device| with_queue!(device, queue => queue.register_memory(buffer)))
             .map_err(|errno| Error::io(errno, format!("register {len} bytes of memory")))
     }
 

@@ -4,6 +4,8 @@
 //
 // Regular files, directories and symbolic links are copied, with their permissions. The library's own ironmap_image_extract copies owners,
 // times, attributes and holes too.
+
+#define _GNU_SOURCE // for symlink, fchmod and S_IFMT
 #include <fcntl.h>
 #include <ironmap.h>
 #include <stdio.h>

@@ -460,7 +460,8 @@ const char *ironmap_version(void);
 //
 // Returns 0; -ENOENT, -EEXIST, -EISDIR, -ENOTDIR, -ELOOP, -ENAMETOOLONG as `open(2)`; -EROFS to write without permission; -ENOSPC, -EDQUOT
 // with O_CREAT; -EINVAL for other flags, for O_CREAT without O_WRONLY or O_RDWR, and for a file that is not regular; -ENOKEY for an
-// encrypted file; -EUCLEAN, -EIO for a damaged volume; -EMFILE if too many files are open; -EBADF, -EPERM or -EBUSY as any call on a
+// encrypted file; -EUCLEAN, -EIO for a damaged volume; -EMFILE if too many files are open; -EBUSY with O_TRUNC if the thread has requests
+// in flight; -EBADF, -EPERM or -EBUSY as any call on a
 // queue.
 //
 // Requires:
@@ -494,8 +495,9 @@ ptrdiff_t ironmap_pread(struct ironmap_file *file,
 //
 // The data are durable after `ironmap_fsync`, or at once with O_DSYNC or O_SYNC.
 //
-// Returns the number of bytes, which is smaller than `len` only if there is no space for all; -ENOSPC, -EDQUOT, -EFBIG, -EROFS; and the
-// errors of `ironmap_pread`.
+// Returns the number of bytes, which is smaller than `len` only if there is no space for all; -ENOSPC, -EDQUOT, -EFBIG, -EROFS; -EBUSY if
+// the call would have to wait while another queue of the thread has requests in flight (section WAITS of ironmap(3)); and the errors of
+// `ironmap_pread`.
 //
 // Requires:
 // `memory` can be read for `len` bytes.
@@ -566,8 +568,12 @@ int ironmap_fstat(struct ironmap_file *file,
 
 // Sets the size of a file of a volume. If the file becomes larger, the added range reads as zeros.
 //
-// Returns 0; -EFBIG; -EROFS, also for a host file; -EIO; -EBADF, -EPERM or -EBUSY as any call on a queue.
-int ironmap_ftruncate(struct ironmap_file *file, uint64_t len);
+// The call waits for the requests in flight on the file: section WAITS of ironmap(3).
+//
+// Returns 0; -EFBIG; -EROFS, also for a host file; -EIO; -EBUSY if the thread has requests in flight; -EBADF, -EPERM or -EBUSY as any call
+// on a queue.
+int ironmap_ftruncate(struct ironmap_file *file,
+                      uint64_t len);
 
 // Sets the permissions of a file of a volume: the lower twelve bits of its mode. Returns the same as `ironmap_ftruncate`.
 int ironmap_fchmod(struct ironmap_file *file,
@@ -576,8 +582,10 @@ int ironmap_fchmod(struct ironmap_file *file,
 // Allocates, frees or moves the blocks of a range of a file of a volume. `mode` is that of `fallocate(2)`: 0, FALLOC_FL_KEEP_SIZE, or
 // FALLOC_FL_PUNCH_HOLE, FALLOC_FL_ZERO_RANGE, FALLOC_FL_COLLAPSE_RANGE or FALLOC_FL_INSERT_RANGE.
 //
+// The call waits for the requests in flight on the file: section WAITS of ironmap(3).
+//
 // Returns 0; -ENOSPC, -EFBIG; -EOPNOTSUPP for another mode; -EINVAL for a range that the mode does not accept; -EROFS, also for a host
-// file; -EBADF, -EPERM or -EBUSY as any call on a queue.
+// file; -EBUSY if the thread has requests in flight; -EBADF, -EPERM or -EBUSY as any call on a queue.
 int ironmap_fallocate(struct ironmap_file *file,
                       int mode,
                       uint64_t pos,
@@ -964,11 +972,15 @@ int ironmap_pool_close(struct ironmap_pool_file *file);
 // `memory` can be written to for `len` bytes.
 ptrdiff_t ironmap_pool_pread(struct ironmap_pool_file *file, void *memory, size_t len, uint64_t pos);
 
-// Writes `len` bytes at position `pos`, and waits. Returns the same as `ironmap_pwrite`; any thread may call it.
+// Writes `len` bytes at position `pos`, and waits. Returns the same as `ironmap_pwrite`; any thread may call it, but not while it has
+// requests in flight on the same file (section WAITS of ironmap(3)).
 //
 // Requires:
 // `memory` can be read for `len` bytes.
-ptrdiff_t ironmap_pool_pwrite(struct ironmap_pool_file *file, const void *memory, size_t len, uint64_t pos);
+ptrdiff_t ironmap_pool_pwrite(struct ironmap_pool_file *file,
+                              const void *memory,
+                              size_t len,
+                              uint64_t pos);
 
 // Writes all `len` bytes at the end of the file, and waits. Returns the same as `ironmap_append`; any thread may call it.
 //

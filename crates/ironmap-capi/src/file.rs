@@ -14,14 +14,14 @@ use ironmap::units::FilePos;
 use ironmap::{Errno, Error, File, HostReport};
 use smallvec::SmallVec;
 
-use crate::failure::keep;
-use crate::handle::Handle;
+use crate::failure::refused;
+use crate::handle::{Handle, Refusal};
 use crate::local::{
-    FILES, LocalQueue, OpenFile, Store, add_file, close_file, enter_file, with_file, with_queue,
+    FILES, LocalQueue, OpenFile, Store, add_file, close_file, enter_file, is_in_call,
+    is_in_call_of_file, with_file, with_queue,
 };
 use crate::memory::{Out, bytes, bytes_mut, copy_text, list_mut, path, place_of_handle};
-use crate::process::without_forks;
-use crate::queue::call_free;
+use crate::queue::call_of_queue;
 use crate::rwf::{OpenFlags, dio_flags, open_flags, read_flags};
 use crate::stat::{ironmap_stat, shown};
 use crate::tables::{ironmap_file, ironmap_queue};
@@ -35,7 +35,8 @@ use crate::tables::{ironmap_file, ironmap_queue};
 ///
 /// Returns 0; -ENOENT, -EEXIST, -EISDIR, -ENOTDIR, -ELOOP, -ENAMETOOLONG as `open(2)`; -EROFS to write without permission; -ENOSPC, -EDQUOT
 /// with O_CREAT; -EINVAL for other flags, for O_CREAT without O_WRONLY or O_RDWR, and for a file that is not regular; -ENOKEY for an
-/// encrypted file; -EUCLEAN, -EIO for a damaged volume; -EMFILE if too many files are open; -EBADF, -EPERM or -EBUSY as any call on a
+/// encrypted file; -EUCLEAN, -EIO for a damaged volume; -EMFILE if too many files are open; -EBUSY with O_TRUNC if the thread has requests
+/// in flight; -EBADF, -EPERM or -EBUSY as any call on a
 /// queue.
 ///
 /// # Safety
@@ -48,8 +49,11 @@ pub unsafe extern "C" fn ironmap_open(
     mode: u32,
     file: *mut *mut ironmap_file,
 ) -> c_int {
-    let opened = without_forks(|| {
-        Ok(with_queue(queue, |local| {
+    if is_in_call(queue) {
+        return refused(Refusal::InCall) as c_int;
+    }
+    call_of_queue(|| {
+        with_queue(queue, |local| {
             // SAFETY: the caller guarantees that `file` is NULL or can be written to.
             let place = unsafe { place_of_handle(file) }?;
             // SAFETY: the caller guarantees that `path` is NULL or ends with a zero byte.
@@ -64,9 +68,8 @@ pub unsafe extern "C" fn ironmap_open(
             }
             *place = add_file(reserved, Handle::of(queue), local, open).pointer();
             Ok(())
-        }))
-    });
-    opened.unwrap_or_else(|error| keep(None, &error) as isize) as c_int
+        })
+    })
 }
 
 /// Closes a file. Its requests in flight are carried out.
@@ -74,7 +77,10 @@ pub unsafe extern "C" fn ironmap_open(
 /// Returns 0; -EBADF for a file that is closed already; -EPERM or -EBUSY as any call on a queue.
 #[unsafe(no_mangle)]
 pub extern "C" fn ironmap_close(file: *mut ironmap_file) -> c_int {
-    call_free(|| close_file(file))
+    if is_in_call_of_file(file) {
+        return refused(Refusal::InCall) as c_int;
+    }
+    call_of_queue(|| close_file(file))
 }
 
 /// Reads up to `len` bytes from position `pos`, and waits.
@@ -104,8 +110,9 @@ pub unsafe extern "C" fn ironmap_pread(
 ///
 /// The data are durable after `ironmap_fsync`, or at once with O_DSYNC or O_SYNC.
 ///
-/// Returns the number of bytes, which is smaller than `len` only if there is no space for all; -ENOSPC, -EDQUOT, -EFBIG, -EROFS; and the
-/// errors of `ironmap_pread`.
+/// Returns the number of bytes, which is smaller than `len` only if there is no space for all; -ENOSPC, -EDQUOT, -EFBIG, -EROFS; -EBUSY if
+/// the call would have to wait while another queue of the thread has requests in flight (section WAITS of ironmap(3)); and the errors of
+/// `ironmap_pread`.
 ///
 /// # Safety
 /// `memory` can be read for `len` bytes.
@@ -278,7 +285,10 @@ pub unsafe extern "C" fn ironmap_fstat(
 
 /// Sets the size of a file of a volume. If the file becomes larger, the added range reads as zeros.
 ///
-/// Returns 0; -EFBIG; -EROFS, also for a host file; -EIO; -EBADF, -EPERM or -EBUSY as any call on a queue.
+/// The call waits for the requests in flight on the file: section WAITS of ironmap(3).
+///
+/// Returns 0; -EFBIG; -EROFS, also for a host file; -EIO; -EBUSY if the thread has requests in flight; -EBADF, -EPERM or -EBUSY as any call
+/// on a queue.
 #[unsafe(no_mangle)]
 pub extern "C" fn ironmap_ftruncate(file: *mut ironmap_file, len: u64) -> c_int {
     with_file(file, |open, local| open.writer(local)?.truncate(open.file.inode(), len)) as c_int
@@ -318,8 +328,10 @@ impl LocalQueue {
 /// Allocates, frees or moves the blocks of a range of a file of a volume. `mode` is that of `fallocate(2)`: 0, FALLOC_FL_KEEP_SIZE, or
 /// FALLOC_FL_PUNCH_HOLE, FALLOC_FL_ZERO_RANGE, FALLOC_FL_COLLAPSE_RANGE or FALLOC_FL_INSERT_RANGE.
 ///
+/// The call waits for the requests in flight on the file: section WAITS of ironmap(3).
+///
 /// Returns 0; -ENOSPC, -EFBIG; -EOPNOTSUPP for another mode; -EINVAL for a range that the mode does not accept; -EROFS, also for a host
-/// file; -EBADF, -EPERM or -EBUSY as any call on a queue.
+/// file; -EBUSY if the thread has requests in flight; -EBADF, -EPERM or -EBUSY as any call on a queue.
 #[unsafe(no_mangle)]
 pub extern "C" fn ironmap_fallocate(
     file: *mut ironmap_file,

@@ -12,7 +12,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use ::ironmap_image::progress::{Bar, Total};
 use ::ironmap_image::{Content, Failure, Image, Reason, Stop};
 use ironmap::device::image::Compression;
-use ironmap::{Errno, Error, Location, NewSize};
+use ironmap::{Errno, Error, ErrorKind, Location, NewSize};
 use parking_lot::Mutex;
 
 use crate::failure::{call, forget};
@@ -26,15 +26,23 @@ pub(crate) struct Builder(Mutex<Option<Image>>);
 
 /// A failure of the image crate as an error of the library.
 pub(crate) fn error(failure: &Failure) -> Error {
-    let errno = failure.errno().unwrap_or(match failure.reason() {
-        Reason::Usage => Errno::EINVAL,
-        Reason::Corrupt => Errno::EUCLEAN,
-        Reason::Stopped(_) => Errno::EINTR,
-        _ => Errno::EIO,
-    });
+    let unknown = match failure.reason() {
+        Reason::Corrupt => ErrorKind::Corrupt,
+        Reason::Stopped(_) => ErrorKind::Io(Errno::EINTR),
+        // No call of the host or of the library has failed, so the arguments or the sources are wrong.
+        _ => ErrorKind::InvalidInput,
+    };
+    let of_host = failure.host_errno().map(ErrorKind::Io);
+    let kind = of_host.or(failure.kind()).unwrap_or(unknown);
     let line = failure.to_string();
-    let suffix = format!(" ({errno:?})");
-    Error::io(errno, line.strip_suffix(&suffix).unwrap_or(&line).to_owned())
+    let name = format!(" ({:?})", kind.errno());
+    let line = line.strip_suffix(&name).unwrap_or(&line);
+    let ErrorKind::Io(errno) = kind else { return Error::new(kind, line.to_owned()) };
+    // The error itself ends with the words of its errno.
+    let words = errno.to_string();
+    let words = words.strip_suffix(&name).unwrap_or(&words);
+    let rest = line.strip_suffix(words).and_then(|rest| rest.strip_suffix(": "));
+    Error::io(errno, rest.unwrap_or(line).to_owned())
 }
 
 /// Changes the description. `prepare` reads the arguments of the call. If `prepare` fails, the description is not changed.

@@ -50,6 +50,17 @@
 //! is in a call on it. When a thread ends, a destructor of `pthread_key_create` can free the queues of the thread, but must not make a
 //! queue.
 //!
+//! # Waits
+//!
+//! A call that changes the size or the map of a file waits for the requests in flight on this file, in all queues and pools. Such calls are
+//! `ironmap_ftruncate`, `ironmap_fallocate`, `ironmap_open` and `ironmap_pool_open` with O_TRUNC, and each write that allocates blocks or
+//! extends the file. A request is in flight until its thread calls `ironmap_reap`, `ironmap_wait` or another call on the queue that finds it
+//! complete. So a thread with requests in flight must soon call the library again.
+//!
+//! If the calling thread itself has requests in flight, such a call returns -EBUSY instead of waiting for ever. The thread must then reap its
+//! requests first. A call on a pool runs in a thread of the pool, which cannot detect this: a thread must reap its requests on a file before
+//! it calls a pool that uses the same file. Otherwise the call on the pool may wait for ever.
+//!
 //! # Forks
 //!
 //! In a child process, calls on the handles of the parent return -EBADF. The child opens its own handles. A fork waits until no other

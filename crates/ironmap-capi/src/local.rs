@@ -194,6 +194,21 @@ impl Entered<'_> {
     }
 }
 
+/// Whether this thread is in a call on the queue with this handle. The function that asks then runs in a signal handler. It must not wait for
+/// a fork in another thread, because this fork waits for the interrupted call.
+pub(crate) fn is_in_call(queue: *const ironmap_queue) -> bool {
+    is_used_by_this_thread(QUEUES.slot(Handle::of(queue)))
+}
+
+/// Whether this thread is in a call on the queue of this file, as in [`is_in_call`].
+pub(crate) fn is_in_call_of_file(file: *const ironmap_file) -> bool {
+    queue_of(FILES.slot(Handle::of(file))).is_some_and(is_used_by_this_thread)
+}
+
+fn is_used_by_this_thread(slot: &Slot<QueueSlot>) -> bool {
+    slot.content.owner.load(Ordering::Relaxed) == this_thread() + 1
+}
+
 /// The reason why a call without permission is refused.
 #[cold]
 fn no_permission(slot: &Slot<QueueSlot>) -> Refusal {
@@ -242,6 +257,8 @@ pub(crate) fn free_queue(queue: *const ironmap_queue) -> isize {
         // the error of the wait.
         queue.map_or(Ok(()), |mut queue| queue.queue.wait(usize::MAX))
     });
+    // The slot may get a queue of another thread, which the end of this thread must not revoke.
+    slot.content.thread.store(0, Ordering::Relaxed);
     QUEUES.free(handle);
     forget(handle);
     returned(None, freed.and_then(|result| result))

@@ -235,7 +235,8 @@ pub unsafe extern "C" fn ironmap_pool_pread(
     })
 }
 
-/// Writes `len` bytes at position `pos`, and waits. Returns the same as `ironmap_pwrite`; any thread may call it.
+/// Writes `len` bytes at position `pos`, and waits. Returns the same as `ironmap_pwrite`; any thread may call it, but not while it has
+/// requests in flight on the same file (section WAITS of ironmap(3)).
 ///
 /// # Safety
 /// `memory` can be read for `len` bytes.

@@ -13,11 +13,11 @@ use ironmap::{Buffer, Errno, Error, Queue, ReadAt, Rejected};
 use smallvec::SmallVec;
 
 use crate::calls::Calls;
-use crate::failure::{call, keep, returned};
-use crate::handle::Handle;
+use crate::failure::{call, keep, refused, returned};
+use crate::handle::{Handle, Refusal};
 use crate::local::{
-    LocalQueue, OpenFile, Store, add_queue, enter_file, free_queue, open_file, with_file,
-    with_queue,
+    LocalQueue, OpenFile, Store, add_queue, enter_file, free_queue, is_in_call, open_file,
+    with_file, with_queue,
 };
 use crate::memory::{bytes_mut, list_mut, place_of_handle};
 use crate::process::without_forks;
@@ -125,11 +125,14 @@ pub unsafe extern "C" fn ironmap_host_queue(
 /// valid until the process ends.
 #[unsafe(no_mangle)]
 pub extern "C" fn ironmap_queue_free(queue: *mut ironmap_queue) -> c_int {
-    call_free(|| free_queue(queue))
+    if is_in_call(queue) {
+        return refused(Refusal::InCall) as c_int;
+    }
+    call_of_queue(|| free_queue(queue))
 }
 
-/// Runs a function that frees something. Another thread cannot fork during the call.
-pub(crate) fn call_free(work: impl FnOnce() -> isize) -> c_int {
+/// Runs a call that opens or closes a queue or a file. Another thread cannot fork during the call.
+pub(crate) fn call_of_queue(work: impl FnOnce() -> isize) -> c_int {
     without_forks(|| Ok(work())).unwrap_or_else(|error| keep(None, &error) as isize) as c_int
 }
 

@@ -67,6 +67,11 @@ impl Failure {
         Self { reason, message, place, kind, host, too_small, is_of_member: false }
     }
 
+    /// The failure for content that does not fit.
+    pub(crate) fn no_space(message: impl Into<String>) -> Self {
+        Self { kind: Some(ErrorKind::NoSpace), ..Self::new(message) }
+    }
+
     /// The failure for arguments that request an operation that is not possible.
     pub fn usage(what: impl Display) -> Self {
         Self::with(Reason::Usage, what.to_string())
@@ -129,6 +134,11 @@ impl Failure {
         matches!(self.kind, Some(ErrorKind::NotFound | ErrorKind::NotADirectory))
     }
 
+    /// The kind of the error, if the library returned it.
+    pub fn kind(&self) -> Option<ErrorKind> {
+        self.kind
+    }
+
     /// Whether the failure is a library error of this kind.
     pub fn is_of(&self, kind: ErrorKind) -> bool {
         self.kind == Some(kind)
@@ -145,9 +155,9 @@ impl Failure {
         matches!(self.kind, Some(ErrorKind::Io(_)))
     }
 
-    /// Whether a call of the host has failed.
-    pub(crate) fn is_of_host(&self) -> bool {
-        self.host.is_some()
+    /// The errno of a call of the host, if such a call failed.
+    pub fn host_errno(&self) -> Option<Errno> {
+        self.host
     }
 
     /// Returns the failure with another reason, which must be more severe than the reason of the failure itself.

@@ -67,7 +67,7 @@ impl Job<'_> {
                     return Ok(());
                 }
                 let need = need.div_ceil(1 << 20);
-                Err(Failure::new(format!(
+                Err(Failure::no_space(format!(
                     "the partition is too small for the hash tree: write {need}M, or min"
                 )))
             }

@@ -34,7 +34,7 @@ pub(super) fn place(
 ) -> Result<Vec<Range<u64>>, Failure> {
     let small = || {
         let enough = smallest_disk(lengths).div_ceil(ALIGNMENT);
-        Failure::new(format!(
+        Failure::no_space(format!(
             "the disk has {}M, but its partitions need at least {enough}M",
             size / ALIGNMENT
         ))

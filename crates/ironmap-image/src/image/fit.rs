@@ -101,7 +101,7 @@ impl<'a> Fit<'a> {
             self.stop.check()?;
             if self.size > LARGEST {
                 let needs = self.needs.bytes.div_ceil(MIB);
-                return Err(Failure::new(format!(
+                return Err(Failure::no_space(format!(
                     "the sources need {needs}M, more than the largest possible volume"
                 )));
             }

@@ -163,7 +163,7 @@ impl<'a> Ledger<'a> {
         let was_seen = self.seen.contains(&number);
         self.record(number, path, None, None, State::Lost { why: failure.to_string() });
         // The host has refused this name. The file may still be copied under another name, with the files that no directory contains.
-        if failure.is_of_host() && !was_seen {
+        if failure.host_errno().is_some() && !was_seen {
             self.seen.remove(&number);
         }
     }

@@ -305,7 +305,7 @@ impl Job<'_> {
         let len = range.end - range.start;
         room::check_range(device, &range, hash, self.tree.overwrite)?;
         if len < parameters.tree_size() {
-            return Err(Failure::new(format!(
+            return Err(Failure::no_space(format!(
                 "{hash}: the hash tree needs {} bytes, but there are only {len}",
                 parameters.tree_size()
             )));

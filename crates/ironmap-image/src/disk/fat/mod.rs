@@ -101,7 +101,7 @@ fn geometry(root: &Dir, size: u64, sector: u64) -> Result<Geometry, Failure> {
     };
     if geometry.needs(root) > geometry.clusters {
         let enough = smallest(root, sector).unwrap_or(u64::MAX) >> 20;
-        return Err(Failure::new(format!(
+        return Err(Failure::no_space(format!(
             "FAT has no space for the files: a size of {enough}M, or min, is enough"
         )));
     }
