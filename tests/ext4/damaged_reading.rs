@@ -240,7 +240,11 @@ fn a_listing_without_all_names_ends_with_an_error() {
                     let (names, faults, ends) = listed(&volume, dir);
                     assert!(names.is_subset(&all), "{what}");
                     assert!(ends && faults == 1, "{what}: {faults} errors");
-                    assert!(blocks.len() == 1 || names.len() * 2 > all.len(), "{what}: {}", names.len());
+                    assert!(
+                        blocks.len() == 1 || names.len() * 2 > all.len(),
+                        "{what}: {}",
+                        names.len()
+                    );
                 }
                 let other = if dir == "/one" { "/many" } else { "/one" };
                 assert_eq!(listed(&volume, other).1, 0, "{what}: {other} is whole");

@@ -145,7 +145,7 @@ fn a_mirror_without_its_first_leg_needs_its_log() {
     assert!((first, last) == (2, 2) && faults.contains("lost is left out"), "{faults}");
     for bit in 0..16 {
         let bits = 0xFFFF ^ 1 << bit;
-        assert_refused(&with(16, bits), ErrorKind::Unsupported, "differ from it");
+        assert_refused(&with(16, bits), ErrorKind::Unsupported, "differ from the first leg");
     }
     assert_refused(&with(15, 0xFFFF), ErrorKind::Corrupt, "wrong number of regions");
     assert_refused(&disk(2, &segment("lost", log)), ErrorKind::Corrupt, "no header");

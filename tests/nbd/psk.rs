@@ -111,7 +111,7 @@ fn keys_that_are_not_right_are_refused() {
         (
             &KEYS.replace("aabb", "bbaa")[..],
             ErrorKind::Io(Errno(104)),
-            "the server ends the connection: it may not know",
+            "the server ends the connection: the server may not know",
         ),
         ("", ErrorKind::NotFound, "the file has no key of the user \"alice\""),
         (
@@ -150,7 +150,7 @@ fn keys_that_are_not_right_are_refused() {
     refused(
         &with("mallory"),
         ErrorKind::Io(Errno(104)),
-        "the server ends the connection: it may not know",
+        "the server ends the connection: the server may not know",
     );
 }
 
