@@ -23,8 +23,14 @@ attach() {
     done
 }
 
+# detach: detaches the loop devices. The process of mdadm that watches a reshape can still have a device open; the kernel detaches the device
+# when the process closes it.
 detach() {
+    local tries=0
     for loop in $loops; do losetup -d "$loop"; done
+    for loop in $loops; do
+        while [ -e "/sys/block/${loop#/dev/}/loop/backing_file" ] && [ $tries -lt 300 ]; do sleep 0.1 && tries=$((tries + 1)); done
+    done
 }
 
 # same: whether the array has the first bytes of the pattern.
