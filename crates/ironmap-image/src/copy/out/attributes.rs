@@ -55,30 +55,28 @@ impl Attributes {
         xattrs: &[Xattr],
     ) -> Result<(), Errno> {
         drop_access_lists(&*dir.fd, xattrs)?;
-        self.set_open(&*dir.fd, inode.stat(), xattrs, dir.path())
+        self.set_open(&dir.fd, inode.stat(), xattrs, dir.path())
     }
 
     /// Sets the owner first, because a change of owner clears set-id bits and capabilities. Sets the mode after the extended attributes,
     /// because a file without `w` in its mode refuses extended attributes.
     fn set_open(
         &mut self,
-        fd: impl AsFd,
+        file: &File,
         stat: &Stat,
         xattrs: &[Xattr],
         shown: &Path,
     ) -> Result<(), Errno> {
         if let Some((user, group)) = self.owner(stat) {
-            fs::fchown(&fd, Some(user), Some(group)).map_err(|error| errno(&error))?;
+            fs::fchown(file, Some(user), Some(group)).map_err(|error| errno(&error))?;
         }
         for Xattr { name, value } in xattrs {
-            let result = rustix_libc::fs::fsetxattr(&fd, &**name, value, XattrFlags::empty());
+            let result = rustix_libc::fs::fsetxattr(file, &**name, value, XattrFlags::empty());
             self.note(name, result, shown);
         }
         // The standard library sets the mode through libc, so fakeroot sees the change. rustix would call the kernel directly here.
-        let file = fd.as_fd().try_clone_to_owned().map(File::from);
-        file.and_then(|file| file.set_permissions(self.mode(stat)))
-            .map_err(|error| errno(&error))?;
-        rustix_libc::fs::futimens(&fd, &times(stat))
+        file.set_permissions(self.mode(stat)).map_err(|error| errno(&error))?;
+        rustix_libc::fs::futimens(file, &times(stat))
     }
 
     /// Sets the attributes of a symbolic link, a FIFO, a socket or a device node, without opening it.

@@ -23,7 +23,7 @@ pub(super) const DEFAULT_LIST: &str = "system.posix_acl_default";
 /// An open directory of the host.
 #[derive(Clone)]
 pub(crate) struct Directory {
-    pub(super) fd: Rc<OwnedFd>,
+    pub(super) fd: Rc<File>,
     path: PathBuf,
     /// Whether this copy has made the directory.
     pub(super) is_new: bool,
@@ -50,7 +50,7 @@ impl Directory {
     fn of(fd: OwnedFd, path: PathBuf, is_new: bool) -> Self {
         let list = rustix_libc::fs::fgetxattr(&fd, DEFAULT_LIST, &mut [0_u8; 0]);
         let has_default_list = !matches!(list, Err(Errno::NODATA | Errno::OPNOTSUPP));
-        Self { fd: Rc::new(fd), path, is_new, has_default_list }
+        Self { fd: Rc::new(File::from(fd)), path, is_new, has_default_list }
     }
 
     pub(crate) fn place(&self, name: &OsStr) -> Entry {
