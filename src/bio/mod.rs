@@ -60,6 +60,8 @@ impl Dev {
 
 impl CompletionWork {
     /// The work that must end before a write is reported as complete.
+    /// The work for the metadata of the written range.
+    pub(crate) const OF_RANGE: Self = Self::CONVERT.union(Self::REMAP);
     pub(crate) const BEFORE_COMPLETION: Self = Self::DATASYNC.union(Self::SYNC).union(Self::REMAP);
 }
 

@@ -89,7 +89,7 @@ pub(super) fn submit_read<Q: DeviceQueue, M: MapFile>(
         state.outstanding += 1;
         let left = CompletionWork::empty();
         let completing = target.live.map(|holding| holding.completing(left, pos, len));
-        state.end(completing, Completion { token, memory, result: Ok(0) });
+        state.end(completing, &[], Completion { token, memory, result: Ok(0) });
         return Ok(());
     }
     let geometry = target.geometry;

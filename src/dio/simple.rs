@@ -72,7 +72,7 @@ fn gate_read<M: MapFile>(
     gate_request(state, target, request, address, copied, most)?;
     let Request { pos, len, .. } = *request;
     match target.map.map_recorded(pos) {
-        Some(iomap) if iomap.kind == IomapType::Mapped => at(&iomap, pos, len),
+        Some(iomap) if iomap.kind == IomapType::Mapped => at::<false>(&iomap, pos, len),
         _ => written_since(target.map, pos, len),
     }
 }
@@ -83,7 +83,7 @@ fn gate_read<M: MapFile>(
 #[inline(never)]
 fn written_since<M: MapFile>(map: &M, pos: FilePos, len: usize) -> Result<DevOffset, NotSimple> {
     match map.map_resident(pos) {
-        Some(iomap) if iomap.kind == IomapType::Mapped => at(&iomap, pos, len),
+        Some(iomap) if iomap.kind == IomapType::Mapped => at::<false>(&iomap, pos, len),
         Some(_) => Err(NotSimple::NotMapped),
         None => Err(NotSimple::NotResident),
     }
@@ -108,7 +108,7 @@ pub(super) fn gate_write<M: MapFile>(
     let Some(left) = iomap.plain_completion_work() else {
         return Err(rare(NotSimple::NotMapped));
     };
-    Ok((at(&iomap, request.pos, request.len)?, left))
+    Ok((at::<true>(&iomap, request.pos, request.len)?, left))
 }
 
 /// Checks the conditions that do not depend on the mapping.
@@ -150,14 +150,17 @@ fn rare(reason: NotSimple) -> NotSimple {
     std::hint::black_box(reason)
 }
 
-/// Returns the device offset of a range. The mapping must contain the whole range, and the data must need no verification.
+/// Returns the device offset of a range. The mapping must contain the whole range, and the data must need no verification. A write (`WRITES`)
+/// must not change shared blocks.
 #[inline(always)]
-fn at(iomap: &Iomap, pos: FilePos, len: usize) -> Result<DevOffset, NotSimple> {
+fn at<const WRITES: bool>(iomap: &Iomap, pos: FilePos, len: usize) -> Result<DevOffset, NotSimple> {
     if iomap.len - (pos.0 - iomap.pos.0) < len as u64 {
         return Err(rare(NotSimple::SeveralExtents));
     }
-    if iomap.flags.contains(IomapFlags::INTEGRITY) {
-        return Err(rare(NotSimple::Integrity));
+    let shared = if WRITES { IomapFlags::SHARED } else { IomapFlags::empty() };
+    if iomap.flags.intersects(IomapFlags::INTEGRITY.union(shared)) {
+        let is_shared = iomap.flags.contains(IomapFlags::SHARED);
+        return Err(rare(if is_shared { NotSimple::Shared } else { NotSimple::Integrity }));
     }
     Ok(iomap.addr_of(pos))
 }

@@ -27,11 +27,13 @@ pub enum NotSimple {
     SeveralExtents,
     /// The device protects the range with checksums, so the data must be verified.
     Integrity,
+    /// The write would change blocks that other files share.
+    Shared,
 }
 
 impl NotSimple {
     /// All reasons, in the order in which they are checked.
-    pub const ALL: [Self; 11] = [
+    pub const ALL: [Self; 12] = [
         Self::Disabled,
         Self::Flags,
         Self::Vectored,
@@ -43,6 +45,7 @@ impl NotSimple {
         Self::NotMapped,
         Self::SeveralExtents,
         Self::Integrity,
+        Self::Shared,
     ];
 
     /// A short name for tables and JSON.
@@ -60,6 +63,7 @@ impl NotSimple {
             Self::NotMapped => "not_mapped",
             Self::SeveralExtents => "several_extents",
             Self::Integrity => "integrity",
+            Self::Shared => "shared",
         }
     }
 }

@@ -7,17 +7,17 @@ use super::simple::Passed;
 use super::transfer::TransferTo;
 use super::{DioFlags, Io, NotSimple, Request, State, Target, plan, simple};
 use crate::bio::slices;
-use crate::bio::{Bio, BioEnd, BioFlags, BioOp, CompletionWork, Memory};
+use crate::bio::{Bio, BioEnd, BioFlags, BioOp, Memory};
 use crate::device::DeviceQueue;
 use crate::error::{Errno, Result};
-use crate::iomap::MapFile;
+use crate::iomap::{MapFile, Written, WrittenParts};
 use crate::units::DevOffset;
 
 /// Flags that the simple path for writes does not support, with one exception: [`overwrite_now`] supports DSYNC if the request is
 /// write-through.
 pub(super) const REFUSED: DioFlags = DioFlags::DSYNC.union(DioFlags::SYNC).union(DioFlags::ATOMIC);
 
-/// Writes borrowed memory to one extent with one bio, and waits (the simple path). Returns the completion work. Returns `None` if the write
+/// Writes borrowed memory to one extent with one bio, and waits (the simple path). Returns the place of the data, and the completion work. Returns `None` if the write
 /// cannot take this path, or if the device failed. After `None`, the caller can repeat the whole write.
 ///
 /// A write whose data must be copied takes this path too. All code of the path is inlined into the program, because returns after the
@@ -29,7 +29,7 @@ pub(crate) fn overwrite_now<Q: DeviceQueue, M: MapFile>(
     target: &Target<'_, M>,
     buf: &[u8],
     request: &Request,
-) -> Option<CompletionWork> {
+) -> Option<Passed> {
     let refused = if request.through { REFUSED - DioFlags::DSYNC } else { REFUSED };
     if request.flags.intersects(refused) {
         return None;
@@ -65,7 +65,7 @@ pub(crate) fn overwrite_now<Q: DeviceQueue, M: MapFile>(
         state.stats.bounced += 1;
         state.stats.writes += 1;
     }
-    Some(left)
+    Some((at, left))
 }
 
 impl Io<'_> {
@@ -150,14 +150,15 @@ pub(crate) fn submit_overwrite<Q: DeviceQueue, M: MapFile>(
     Ok(())
 }
 
-/// Writes borrowed memory to allocated blocks, and waits. The position and the length are aligned.
+/// Writes borrowed memory to allocated blocks, and waits. The position and the length are aligned. Returns the parts for which the metadata
+/// need work.
 pub(crate) fn write_now<M: MapFile>(
     queue: &mut dyn DeviceQueue,
     state: &mut State,
     target: &Target<'_, M>,
     bufs: &[IoSlice<'_>],
     request: &Request,
-) -> Result<CompletionWork> {
+) -> Result<WrittenParts> {
     let plan = plan::plan(state, target, request)?;
     let copied = target.geometry.copied.writes_of(request.source);
     let addresses = bufs.iter().map(|buf| (buf.as_ptr().addr(), buf.len()));
@@ -181,7 +182,7 @@ pub(crate) fn write_now<M: MapFile>(
         }
     }
     io.state.stats.writes += 1;
-    let left = plan::left_by(&plan);
+    let written = plan.iter().filter_map(Written::of).collect();
     io.state.spare_plan = plan;
-    Ok(left)
+    Ok(written)
 }

@@ -10,6 +10,8 @@ use crate::units::{BlockSize, DevOffset, FileBlock, FilePos, FsBlock};
 pub enum ExtentState {
     /// The blocks contain data.
     Written,
+    /// The blocks contain data, and also belong to other files. A write must not change them.
+    Shared,
     /// The blocks are allocated and were never written.
     Unwritten,
     /// The current data are in the journal. The extent's first device block is a block of the journal.
@@ -64,6 +66,7 @@ impl Extent {
     pub fn to_iomap(self, size: BlockSize) -> Iomap {
         let (kind, flags) = match self.state {
             ExtentState::Written => (IomapType::Mapped, IomapFlags::empty()),
+            ExtentState::Shared => (IomapType::Mapped, IomapFlags::SHARED),
             ExtentState::Unwritten => (IomapType::Unwritten, IomapFlags::empty()),
             ExtentState::Journal => (IomapType::Mapped, IomapFlags::JOURNAL),
             ExtentState::Memory => (IomapType::Inline, IomapFlags::JOURNAL),
@@ -85,7 +88,7 @@ impl Extent {
 /// first extent that ends past the start of the chunk. In a large map, each step of a search is a cache miss. Therefore a lookup first
 /// reads two index entries whose addresses it can compute: the entry of the block's chunk, and the next entry. In most cases, one of these
 /// two extents contains the block. In all other cases, the lookup uses a binary search of the chunk's part of the list. A search is needed
-/// if the block is in a hole, if its content is not written data, or if its extent follows another extent in the same chunk. For each
+/// if the block is in a hole, if its content is not data on the device, or if its extent follows another extent in the same chunk. For each
 /// extent, the list needs 24 bytes, and the index needs 10 to 20 bytes.
 #[derive(Debug)]
 pub struct ExtentMap {
@@ -98,7 +101,7 @@ pub struct ExtentMap {
 /// The first extent that ends after the start of a chunk.
 #[derive(Clone, Copy, Debug)]
 struct Chunk {
-    /// The index of the extent in the list.
+    /// The index of the extent in the list, and [`SHARED`](Self::SHARED) if the state of the extent is `Shared`.
     at: u32,
     /// The length of the extent in blocks. If it is 0, the fields below do not describe the extent.
     len: u32,
@@ -113,14 +116,17 @@ impl Chunk {
     /// The largest number of blocks in a chunk, and in an extent that is described in the index. Within this limit, the numbers of two
     /// blocks that are compared differ by less than 2^31. Therefore the lower halves of the numbers are enough for the comparison.
     const LONGEST: u64 = 1 << 29;
+    /// The bit of `at` for a shared extent. A list in memory has fewer extents than this number.
+    const SHARED: u32 = 1 << 31;
 
     fn new(at: usize, extent: &Extent, blocks: Range<u64>) -> Self {
         let short =
             blocks.end - blocks.start <= Self::LONGEST && u64::from(extent.len) <= Self::LONGEST;
         let reaches = extent.first.0 < blocks.end;
-        let told = short && reaches && extent.state == ExtentState::Written;
+        let is_shared = extent.state == ExtentState::Shared;
+        let told = short && reaches && (is_shared || extent.state == ExtentState::Written);
         Self {
-            at: at as u32,
+            at: at as u32 | if is_shared { Self::SHARED } else { 0 },
             len: if told { extent.len } else { 0 },
             first: extent.first.0 as u32,
             start: [extent.start.0 as u32, (extent.start.0 >> 32) as u32],
@@ -138,8 +144,17 @@ impl Chunk {
                 .offset_of(FsBlock(u64::from(self.start[0]) | u64::from(self.start[1]) << 32)),
             device: IomapDevice::Data,
             kind: IomapType::Mapped,
-            flags: IomapFlags::empty(),
+            flags: if self.at & Self::SHARED == 0 {
+                IomapFlags::empty()
+            } else {
+                IomapFlags::SHARED
+            },
         })
+    }
+
+    /// The index of the extent in the list.
+    fn at(&self) -> usize {
+        (self.at & !Self::SHARED) as usize
     }
 }
 
@@ -203,8 +218,7 @@ impl ExtentMap {
         }
         // The search covers the extents from the first extent of this chunk to the first extent of the next chunk. It finds the extent that
         // contains the block. If the block is in a hole, it finds the first extent after the block.
-        let of =
-            |chunk: Option<&Chunk>| chunk.map_or(self.extents.len(), |chunk| chunk.at as usize);
+        let of = |chunk: Option<&Chunk>| chunk.map_or(self.extents.len(), Chunk::at);
         let (low, high) = (of(self.index.get(number)), of(next));
         let at = low + self.extents[low..high].partition_point(|extent| extent.end() <= block);
         match self.extents.get(at) {
@@ -301,6 +315,7 @@ mod tests {
         };
         let states = [
             ExtentState::Written,
+            ExtentState::Shared,
             ExtentState::Unwritten,
             ExtentState::Journal,
             ExtentState::Memory,
@@ -315,7 +330,7 @@ mod tests {
                 at += if rare { random(1 << (bits + 2)) } else { random(3) };
                 let longest = if random(8) == 0 { (1 << bits) - 1 } else { 9 };
                 let len = 1 + random(longest) as u32;
-                let state = states[random(16).saturating_sub(12) as usize];
+                let state = states[random(16).saturating_sub(11) as usize];
                 let start = FsBlock(random(1 << 48));
                 extents.push(Extent { first: FileBlock(at), start, len, state });
                 at = extents[extents.len() - 1].end().0;

@@ -14,8 +14,10 @@ use crate::units::{DevOffset, FilePos};
 
 pub use extent_map::{Extent, ExtentMap, ExtentState};
 pub use iter::{Mappings, seek_data, seek_hole};
+pub(crate) use write::WrittenParts;
 pub use write::{
     Begun, CompletionWork, Contended, Snapshot, Write, WriteAt, WriteFile, WriteIntent, WriteMap,
+    Written,
 };
 
 /// The kind of a mapping. It determines where the content of the range is stored.

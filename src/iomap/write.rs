@@ -7,15 +7,19 @@
 //! | [`WriteMap::begin`] | each write that is not a plain overwrite | whether the write is permitted, and whether the device or the file system carries it out |
 //! | [`MapFile::map_to_write`], [`WriteFile::allocate`] | each write that is not a plain overwrite | the mapping for its data: device, position, flags; holes get unwritten blocks, shared blocks get new ones |
 //! | the transfer | each write | one bio, or several |
-//! | [`Iomap::completion_work`] | each write | the [`CompletionWork`] after a successful transfer, which follows from the mapping; a failed transfer has none |
+//! | [`Iomap::completion_work`] | each write | the [`CompletionWork`] after a successful transfer, which follows from the mapping |
 //! | [`WriteFile::convert`] | later, for many writes together; before the completion if blocks were shared | one transaction, which adds these writes to the metadata |
+//!
+//! `convert` gets the parts of completed writes from [`OpenInode::unconverted`](crate::open_file::OpenInode::unconverted): each [`Written`] part
+//! has its range, its work, and the place of its data. So a format that has allocated new blocks in advance knows which of them contain data. The
+//! same value has the ranges of writes that failed or were cancelled, whose blocks the format can free.
 //!
 //! A plain overwrite needs only the transfer. Its mapping is in memory, and is valid until the change counter of the inode changes. After a
 //! change, the core reads a new [`Snapshot`]. (Linux marks an outdated mapping with a flag; ironmap only compares the counter.) For every
 //! format, the core (`open_file`) adds the new size and the sync to the completion work, and records written ranges that are not converted
 //! yet.
 //!
-//! **Copy-on-write.** A file that shares blocks is not [plain](Snapshot::plain), and its mappings have [`IomapFlags::SHARED`].
+//! **Copy-on-write.** The mappings of shared blocks have [`IomapFlags::SHARED`]. Writes to other blocks of the file are plain overwrites.
 //! `map_to_write` returns the new blocks for the data, or a hole. For a hole, `allocate` allocates blocks. After the transfer, the write
 //! needs [`CompletionWork::REMAP`]: `convert` puts the new blocks into the map, and the write completes. A write to a part of a shared
 //! block is carried out by the [file system](Begun::ByFileSystem).
@@ -32,10 +36,12 @@ use std::sync::Arc;
 
 use bitflags::bitflags;
 
-use super::{ExtentMap, Iomap, IomapFlags, IomapType, MapFile};
+use smallvec::SmallVec;
+
+use super::{ExtentMap, Iomap, IomapDevice, IomapFlags, IomapType, MapFile};
 pub use crate::bio::CompletionWork;
 use crate::error::{Error, Result};
-use crate::units::FilePos;
+use crate::units::{DevOffset, FilePos};
 
 bitflags! {
     /// The options of a write.
@@ -110,8 +116,8 @@ impl WriteAt {
 pub struct Snapshot {
     /// The inode's change counter. The snapshot is valid until the counter changes.
     pub changes: u64,
-    /// Whether an overwrite of mapped blocks needs only the transfer. This is false for files with set-id bits, inline data or shared
-    /// blocks, and for files whose writes the file system must check.
+    /// Whether an overwrite of mapped blocks that are not [shared](IomapFlags::SHARED) needs only the transfer. This is false for files with
+    /// set-id bits or inline data, and for files whose writes the file system must check.
     pub plain: bool,
     /// The size and the map. The map does not keep the file open: a queue may have a snapshot of a closed file.
     pub map: Box<dyn WriteMap>,
@@ -238,6 +244,78 @@ pub enum Contended {
     Alone,
 }
 
+/// A range of a completed write, with the place of its data and the work that the metadata need.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct Written {
+    /// The first byte of the range in the file.
+    pub pos: FilePos,
+    /// The length in bytes; never 0.
+    pub len: u64,
+    /// The first byte of the data on the device.
+    pub addr: DevOffset,
+    /// The device that contains the data.
+    pub device: IomapDevice,
+    /// [`CompletionWork::CONVERT`], [`CompletionWork::REMAP`] or both.
+    pub work: CompletionWork,
+}
+
+/// Several parts of a write. Most writes have at most one part with completion work.
+pub(crate) type WrittenParts = SmallVec<[Written; 1]>;
+
+impl Written {
+    /// The part of a write with this mapping. `None` if the metadata need no work for the mapping.
+    pub(crate) fn of(iomap: &Iomap) -> Option<Self> {
+        let work = iomap.completion_work().filter(|work| !work.is_empty())?;
+        let Iomap { pos, len, addr, device, .. } = *iomap;
+        Some(Self { pos, len, addr, device, work })
+    }
+
+    /// A write of this range to one place of the data device. `None` if `work` contains no work for the metadata of the range.
+    pub(crate) fn at(
+        pos: FilePos,
+        len: usize,
+        addr: DevOffset,
+        work: CompletionWork,
+    ) -> Option<Self> {
+        let work = work & CompletionWork::OF_RANGE;
+        let device = IomapDevice::Data;
+        (!work.is_empty()).then_some(Self { pos, len: len as u64, addr, device, work })
+    }
+
+    /// The first byte after the range.
+    #[must_use]
+    pub fn end(&self) -> FilePos {
+        FilePos(self.pos.0.saturating_add(self.len))
+    }
+
+    /// The range in the file, in bytes.
+    #[must_use]
+    pub fn range(&self) -> Range<u64> {
+        self.pos.0..self.end().0
+    }
+
+    /// Whether two parts need the same work, and their data are on the device as far apart as in the file.
+    pub(crate) fn continues(&self, other: &Self) -> bool {
+        let distance = |part: &Self| part.addr.0.wrapping_sub(part.pos.0);
+        (self.device, self.work) == (other.device, other.work) && distance(self) == distance(other)
+    }
+
+    /// Whether the data are in the place that a mapping describes.
+    pub(crate) fn is_within(&self, iomap: &Iomap) -> bool {
+        self.device == iomap.device
+            && self.addr.0.wrapping_sub(self.pos.0) == iomap.addr.0.wrapping_sub(iomap.pos.0)
+    }
+
+    /// The part of the range between two positions. `None` if this part is empty.
+    #[must_use]
+    pub fn cut(&self, range: Range<u64>) -> Option<Self> {
+        let (pos, end) = (self.pos.0.max(range.start), self.end().0.min(range.end));
+        let addr = DevOffset(self.addr.0.wrapping_add(pos.wrapping_sub(self.pos.0)));
+        (pos < end).then(|| Self { pos: FilePos(pos), len: end - pos, addr, ..*self })
+    }
+}
+
 impl Iomap {
     /// The work that remains after a successful write to this mapping. Written blocks need no work. Unwritten blocks must be converted. New
     /// blocks that replace shared blocks must be put into the map. `None` if the mapping has no blocks: it cannot be written.
@@ -248,7 +326,7 @@ impl Iomap {
         self.plain_completion_work().map(|work| work | remap)
     }
 
-    /// The work that remains after a write to a mapping of a [plain](Snapshot::plain) snapshot. A plain snapshot has no shared blocks.
+    /// The work that remains after a write to a mapping without shared blocks.
     #[inline(always)]
     pub(crate) fn plain_completion_work(&self) -> Option<CompletionWork> {
         match self.kind {

@@ -13,10 +13,9 @@ mod view;
 use std::ops::Range;
 use std::sync::Arc;
 
-use crate::bio::CompletionWork;
 use crate::error::Result;
+use crate::iomap::Written;
 use crate::sync::atomic::{AtomicU64, Ordering};
-
 use crate::units::FilePos;
 
 pub use content_lock::Alone;
@@ -36,8 +35,6 @@ pub(crate) use view::{Inside, View, Views};
 pub struct OpenInode {
     /// The number of changes of the inode's metadata.
     changes: AtomicU64,
-    /// The number of the newest transaction that changed the inode's size or map.
-    mapped_in: AtomicU64,
     pub(crate) content: ContentLock,
     pub(crate) pending: Pending,
 }
@@ -77,27 +74,22 @@ impl OpenInode {
         self.pending.converted(what, || self.changed());
     }
 
-    /// Records the transaction that changed the inode's size or map.
-    pub(crate) fn mapped_in(&self, tid: u64) {
-        self.mapped_in.fetch_max(tid, Ordering::Relaxed);
+    /// Records that a write to a range has failed, or was cancelled after blocks may have been allocated for it. The next conversion tells the
+    /// file system.
+    #[cold]
+    pub(crate) fn cancelled(&self, pos: FilePos, len: usize) {
+        self.pending.cancelled(pos.0..pos.0 + len as u64);
     }
 
-    /// Records a completed write and the metadata changes that it needs. Returns whether so many written ranges are recorded that they must
-    /// be converted to written extents.
+    /// Records a completed write: the parts for which the metadata need work, and the new end of the file if the write has extended it. Returns
+    /// whether so many parts are recorded that they must be converted.
     #[inline]
-    pub(crate) fn wrote(&self, pos: FilePos, len: usize, left: CompletionWork) -> bool {
-        let end = pos.0 + len as u64;
-        // The range is recorded before the size, so that a reader that sees the new size also sees the range.
-        let full = left.intersects(CompletionWork::CONVERT.union(CompletionWork::REMAP))
-            && self.pending.wrote(pos.0..end);
-        if left.contains(CompletionWork::GROW) {
+    pub(crate) fn wrote(&self, parts: &[Written], end: Option<u64>) -> bool {
+        // The parts are recorded before the size, so that a reader that sees the new size also sees the parts.
+        let full = !parts.is_empty() && self.pending.wrote(parts);
+        if let Some(end) = end {
             self.pending.grew(end);
         }
         full
-    }
-
-    /// The number of the newest transaction that changed the inode's size or map.
-    pub(crate) fn newest_map(&self) -> u64 {
-        self.mapped_in.load(Ordering::Relaxed)
     }
 }

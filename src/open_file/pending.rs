@@ -8,13 +8,15 @@
 use std::collections::BTreeMap;
 use std::ops::Range;
 
-use crate::iomap::{Iomap, IomapType};
+use crate::iomap::{Iomap, IomapType, Written};
 use crate::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use crate::sync::{Mutex, MutexGuard};
 use crate::units::FilePos;
 
 /// If more written ranges than this number are recorded, they must be converted from unwritten to written extents.
 const MANY: usize = 1024;
+/// The largest number of ranges of failed writes that are recorded. If more writes fail, the last range grows.
+const MOST_CANCELLED: usize = 16;
 
 /// The writes that are not in the metadata yet.
 #[derive(Debug, Default)]
@@ -23,6 +25,8 @@ pub(crate) struct Pending {
     size: AtomicU64,
     /// Whether any written range of an unwritten extent is recorded.
     ranges: AtomicBool,
+    /// Whether any range of a failed write is recorded.
+    cancels: AtomicBool,
     within: Mutex<Within>,
     /// The lock that [`Self::order`] acquires.
     order: Mutex<()>,
@@ -30,13 +34,11 @@ pub(crate) struct Pending {
 
 #[derive(Debug, Default)]
 struct Within {
-    /// The recorded ranges. The key is the start of a range, and the value is its end. No two ranges overlap or touch each other.
-    written: BTreeMap<u64, u64>,
-    /// Whether the inode is on the orphan list, because blocks past the end of the file were allocated. After a crash, the recovery frees
-    /// these blocks.
-    orphan: bool,
-    /// The end of the blocks that were allocated for writes since the inode became an orphan.
-    reach: u64,
+    /// The recorded parts of writes, by their positions. No two parts overlap. Two parts that touch each other have another kind of work, or
+    /// are in different places of the device.
+    written: BTreeMap<u64, Written>,
+    /// The ranges of writes that have failed or were cancelled.
+    cancelled: Vec<Range<u64>>,
     /// The end of the last append in flight, in bytes.
     appended: u64,
     /// The largest end of the writes in flight that extend the file and are not appends.
@@ -48,14 +50,17 @@ struct Within {
 /// The writes that the next conversion of unwritten extents adds to the metadata.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Unconverted {
-    /// The ranges in unwritten extents that contain data, in bytes and in order. The other bytes of these extents read as zeros.
-    pub written: Vec<Range<u64>>,
+    /// The parts of completed writes, in order. A part with [`CompletionWork::CONVERT`] is in an unwritten extent, whose other bytes read as
+    /// zeros. A part with [`CompletionWork::REMAP`] is in new blocks, which enter the map in the place of shared blocks.
+    ///
+    /// [`CompletionWork::CONVERT`]: crate::iomap::CompletionWork::CONVERT
+    /// [`CompletionWork::REMAP`]: crate::iomap::CompletionWork::REMAP
+    pub written: Vec<Written>,
+    /// The ranges of writes that have failed, or were cancelled before their transfer, in bytes. The file system may have allocated blocks for
+    /// these writes. It can free blocks that contain no part of `written`, while it has locked the range [alone](super::OpenInode::alone).
+    pub cancelled: Vec<Range<u64>>,
     /// The size of the file in bytes, if it is larger than the size in the metadata. Otherwise 0.
     pub size: u64,
-    /// Whether the inode is an orphan, because blocks past the end of the file were allocated.
-    pub(crate) orphan: bool,
-    /// The end of the blocks that were allocated for writes since the inode became an orphan.
-    pub(crate) reach: u64,
 }
 
 impl Pending {
@@ -73,20 +78,27 @@ impl Pending {
 
     /// Whether all writes are in the metadata.
     pub(crate) fn is_converted(&self) -> bool {
-        self.size() == 0 && !self.has_ranges()
+        self.size() == 0 && !self.has_ranges() && !self.cancels.load(Ordering::Acquire)
     }
 
-    pub(crate) fn is_empty(&self) -> bool {
-        self.is_converted() && !self.within.lock().orphan
-    }
-
-    /// Records a written range of an unwritten extent. Returns whether so many ranges are recorded that they must be converted to written
-    /// extents.
-    pub(crate) fn wrote(&self, range: Range<u64>) -> bool {
+    /// Records parts of a completed write. Returns whether so many parts are recorded that they must be converted.
+    pub(crate) fn wrote(&self, parts: &[Written]) -> bool {
         let mut within = self.within.lock();
-        within.insert(range);
+        parts.iter().for_each(|part| within.insert(*part));
         self.ranges.store(true, Ordering::Release);
         within.written.len() > MANY
+    }
+
+    /// Records the range of a write that has failed or was cancelled.
+    #[cold]
+    pub(crate) fn cancelled(&self, range: Range<u64>) {
+        let cancelled = &mut self.within.lock().cancelled;
+        if cancelled.len() < MOST_CANCELLED {
+            cancelled.push(range);
+        } else if let Some(last) = cancelled.last_mut() {
+            *last = last.start.min(range.start)..last.end.max(range.end);
+        }
+        self.cancels.store(true, Ordering::Release);
     }
 
     /// Records that the file has at least this size.
@@ -141,34 +153,6 @@ impl Pending {
         self.place_ended();
     }
 
-    pub(crate) fn set_orphan(&self) {
-        self.within.lock().orphan = true;
-    }
-
-    pub(crate) fn is_orphan(&self) -> bool {
-        self.within.lock().orphan
-    }
-
-    /// If the inode is an orphan, records the end of the blocks that were allocated for a write.
-    pub(crate) fn allocated(&self, end: u64) {
-        let mut within = self.within.lock();
-        if within.orphan {
-            within.reach = within.reach.max(end);
-        }
-    }
-
-    /// Records that the blocks past the end of the file were freed. The inode stays an orphan until the next conversion of unwritten
-    /// extents.
-    pub(crate) fn forget_reach(&self) {
-        self.within.lock().reach = 0;
-    }
-
-    /// Records that the blocks past the end of the file were freed, and that the inode is no longer an orphan.
-    pub(crate) fn forget_orphan(&self) {
-        let mut within = self.within.lock();
-        (within.orphan, within.reach) = (false, 0);
-    }
-
     /// Cuts the mapping of an unwritten extent around `pos`. If a recorded write contains `pos`, returns the written part as a mapped
     /// range. If not, returns the part without data. If `is_old` returns true, a conversion of extents may have made the mapping out of
     /// date, and the result is `None`.
@@ -182,32 +166,33 @@ impl Pending {
         if is_old() {
             return None;
         }
-        let before = within.written.range(..=pos.0).next_back();
-        if let Some((start, end)) = before.filter(|(_, end)| **end > pos.0) {
-            let data = iomap.cut(FilePos(*start), FilePos(*end));
+        let before = within.written.range(..=pos.0).next_back().map(|(_, part)| part);
+        // Data in another place than the mapping are not in the file's map yet.
+        if let Some(part) = before.filter(|part| part.end() > pos && part.is_within(&iomap)) {
+            let data = iomap.cut(part.pos, part.end());
             return Some(Iomap { kind: IomapType::Mapped, ..data });
         }
-        let from = before.map_or(0, |(_, end)| *end);
-        let to = within.written.range(pos.0..).next().map_or(u64::MAX, |(start, _)| *start);
-        Some(iomap.cut(FilePos(from), FilePos(to)))
+        let from = before.map_or(FilePos(0), Written::end).min(pos);
+        let after = within.written.range(pos.0 + 1..).next();
+        let to = after.map_or(u64::MAX, |(start, _)| *start);
+        Some(iomap.cut(from, FilePos(to)))
     }
 
     /// The writes that the next conversion must add to the metadata. Each write stays recorded until [`converted`](Self::converted) is
     /// called, after the conversion of its range.
     pub(crate) fn unconverted(&self) -> Unconverted {
         let within = self.within.lock();
-        let written = within.written.iter().map(|(start, end)| *start..*end).collect();
-        Unconverted { written, size: self.size(), orphan: within.orphan, reach: within.reach }
+        let written = within.written.values().copied().collect();
+        Unconverted { written, cancelled: within.cancelled.clone(), size: self.size() }
     }
 
     /// Records that the metadata include the given writes. `changed` increments the change counter, so that other threads read the metadata
     /// again.
     pub(crate) fn converted(&self, what: &Unconverted, changed: impl FnOnce()) {
         let mut within = self.within.lock();
-        what.written.iter().for_each(|range| within.remove(range));
-        if what.orphan {
-            (within.orphan, within.reach) = (false, 0);
-        }
+        what.written.iter().for_each(|part| within.remove(part));
+        within.cancelled.retain(|range| !what.cancelled.contains(range));
+        self.cancels.store(!within.cancelled.is_empty(), Ordering::Release);
         // The counter is incremented before the flag is cleared. So a thread that sees the cleared flag also sees the new counter.
         changed();
         self.ranges.store(!within.written.is_empty(), Ordering::Release);
@@ -221,6 +206,7 @@ impl Pending {
         let mut within = self.within.lock();
         *within = Within::default();
         self.ranges.store(false, Ordering::Release);
+        self.cancels.store(false, Ordering::Release);
         self.size.store(0, Ordering::Release);
     }
 }
@@ -233,44 +219,53 @@ impl Within {
         }
     }
 
-    fn insert(&mut self, mut range: Range<u64>) {
-        // The usual case: the new range begins within a recorded range, or at its end.
-        if let Some((start, end)) = self.written.range_mut(..=range.end).next_back()
-            && *start <= range.start
-            && *end >= range.start
+    fn insert(&mut self, mut part: Written) {
+        // The usual case: the new part begins within a recorded part of the same kind, or at its end, and no other part follows.
+        if let Some((_, last)) = self.written.range_mut(..=part.end().0).next_back()
+            && last.pos <= part.pos
+            && part.pos <= last.end()
+            && last.continues(&part)
         {
-            *end = range.end.max(*end);
+            last.len = last.len.max(part.end().0 - last.pos.0);
             return;
         }
-        while let Some((start, end)) = self.touching(&range) {
-            if start == range.start && end >= range.end {
-                return;
-            }
-            range = range.start.min(start)..range.end.max(end);
-            self.written.remove(&start);
+        self.cut_out(part.range());
+        let before = self.written.range(..part.pos.0).next_back().map(|(_, before)| *before);
+        if let Some(before) = before.filter(|it| it.end() == part.pos && it.continues(&part)) {
+            self.written.remove(&before.pos.0);
+            part = Written { len: before.len + part.len, ..before };
         }
-        self.written.insert(range.start, range.end);
+        let after = self.written.get(&part.end().0).copied();
+        if let Some(after) = after.filter(|after| part.continues(after)) {
+            self.written.remove(&after.pos.0);
+            part.len += after.len;
+        }
+        self.written.insert(part.pos.0, part);
     }
 
-    /// Returns the last recorded range that overlaps or touches `range`.
-    fn touching(&self, range: &Range<u64>) -> Option<(u64, u64)> {
-        let last = self.written.range(..=range.end).next_back();
-        last.map(|(start, end)| (*start, *end)).filter(|(_, end)| *end >= range.start)
+    /// Removes a range from all recorded parts.
+    fn cut_out(&mut self, range: Range<u64>) {
+        let overlap = self.overlap(&range);
+        for part in overlap {
+            self.written.remove(&part.pos.0);
+            let rest = [0..range.start, range.end..u64::MAX];
+            let rest = rest.into_iter().filter_map(|rest| part.cut(rest));
+            self.written.extend(rest.map(|rest| (rest.pos.0, rest)));
+        }
     }
 
-    fn remove(&mut self, range: &Range<u64>) {
-        let within = self.written.range(..range.end).rev();
-        let overlap: Vec<_> = within
-            .map(|(start, end)| (*start, *end))
-            .take_while(|(_, end)| *end > range.start)
-            .collect();
-        for (start, end) in overlap {
-            self.written.remove(&start);
-            if start < range.start {
-                self.written.insert(start, range.start);
-            }
-            if end > range.end {
-                self.written.insert(range.end, end);
+    /// The recorded parts that overlap a range.
+    fn overlap(&self, range: &Range<u64>) -> Vec<Written> {
+        let before = self.written.range(..range.end).rev().map(|(_, part)| *part);
+        before.take_while(|part| part.end().0 > range.start).collect()
+    }
+
+    /// Removes a part from the recorded parts. If a later write has put data of the range to another place, these data stay recorded.
+    fn remove(&mut self, part: &Written) {
+        for found in self.overlap(&part.range()) {
+            if found.continues(part) {
+                let both = found.pos.max(part.pos).0..found.end().min(part.end()).0;
+                self.cut_out(both);
             }
         }
     }
@@ -279,7 +274,7 @@ impl Within {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::iomap::IomapFlags;
+    use crate::iomap::{CompletionWork, IomapFlags};
     use crate::units::DevOffset;
 
     const EXTENT: Iomap = Iomap {
@@ -291,12 +286,21 @@ mod tests {
         flags: IomapFlags::empty(),
     };
 
-    /// After random changes, the recorded ranges are equal to the ranges of a model. The model stores one flag for each byte.
+    /// A part of a write to the extent itself, or to new blocks elsewhere.
+    fn part(range: &Range<u64>, work: CompletionWork) -> Written {
+        let base = if work == CompletionWork::CONVERT { EXTENT.addr.0 } else { 7 << 30 };
+        let (pos, len) = (FilePos(range.start), (range.end - range.start) as usize);
+        Written::at(pos, len, DevOffset(base + range.start), work).unwrap()
+    }
+
+    /// After random changes, the recorded parts are equal to the parts of a model. The model stores for each byte the work of the last write.
+    /// A conversion removes only the parts of writes to the same place.
     #[test]
-    fn ranges_are_what_was_written_and_not_converted() {
+    fn parts_are_what_was_written_and_not_converted() {
         const LEN: u64 = 400;
+        const NONE: CompletionWork = CompletionWork::empty();
         let pending = Pending::default();
-        let mut model = [false; LEN as usize];
+        let mut model = [NONE; LEN as usize];
         let mut state = 0x2026_1121_u64; // the seed of the random numbers
         let mut random = |below: u64| {
             state ^= state << 13;
@@ -308,28 +312,39 @@ mod tests {
             let start = random(LEN - 1);
             let range =
                 start..start + 1 + random((LEN - start).min(if round % 50 == 0 { LEN } else { 9 }));
+            let kinds = [CompletionWork::CONVERT, CompletionWork::CONVERT, CompletionWork::REMAP];
+            let work = kinds[random(3) as usize];
+            let bytes = &mut model[range.start as usize..range.end as usize];
             if random(3) > 0 {
-                pending.wrote(range.clone());
-                model[range.start as usize..range.end as usize].fill(true);
+                pending.wrote(&[part(&range, work)]);
+                bytes.fill(work);
             } else {
-                let what = Unconverted { written: vec![range.clone()], ..Unconverted::default() };
+                let what =
+                    Unconverted { written: vec![part(&range, work)], ..Unconverted::default() };
                 pending.converted(&what, || {});
-                model[range.start as usize..range.end as usize].fill(false);
+                bytes.iter_mut().filter(|byte| **byte == work).for_each(|byte| *byte = NONE);
             }
             let pos = random(LEN);
             let found = pending.refine(EXTENT, FilePos(pos), || false).unwrap();
-            assert_eq!(found.kind == IomapType::Mapped, model[pos as usize], "round {round}");
+            let here = model[pos as usize];
+            assert_eq!(found.kind == IomapType::Mapped, here == CompletionWork::CONVERT, "{round}");
             assert_eq!(found.addr.0 - EXTENT.addr.0, found.pos.0);
             let (from, to) = (found.pos.0 as usize, found.end().0.min(LEN) as usize);
             assert!(from <= pos as usize && to > pos as usize);
-            assert!(model[from..to].iter().all(|byte| *byte == model[pos as usize]));
-            assert!(
-                from == 0 || model[from - 1] != model[from],
-                "the mapping is as long as possible"
-            );
-            assert!(to == LEN as usize || model[to - 1] != model[to]);
+            let is_data = |at: usize| model[at] == CompletionWork::CONVERT;
+            assert!((from..to).all(|at| is_data(at) == is_data(pos as usize)), "{round}");
         }
-        assert_eq!(pending.has_ranges(), model.contains(&true));
+        let mut recorded = [NONE; LEN as usize];
+        let written = pending.unconverted().written;
+        for (index, part) in written.iter().enumerate() {
+            let next = written.get(index + 1);
+            assert!(next.is_none_or(|next| part.end() <= next.pos), "the parts do not overlap");
+            let joins = next.is_some_and(|next| part.end() == next.pos && part.continues(next));
+            assert!(!joins, "parts of one write are one part");
+            recorded[part.pos.0 as usize..part.end().0 as usize].fill(part.work);
+        }
+        assert!(recorded == model);
+        assert_eq!(pending.has_ranges(), model.iter().any(|work| !work.is_empty()));
     }
 
     /// No position is reserved twice, even if appends fail. After all appends have ended, the next append begins at the end of the file.
@@ -371,6 +386,6 @@ mod tests {
         assert_eq!(pending.size(), 200);
         let what = pending.unconverted();
         pending.converted(&what, || {});
-        assert!(pending.is_empty());
+        assert!(pending.is_converted());
     }
 }

@@ -7,6 +7,7 @@ use std::sync::Arc;
 
 use super::{Entered, FileHandle, InFlight, Lane, OpenInode, Ticket};
 use crate::bio::{Completion, CompletionWork};
+use crate::iomap::Written;
 use crate::units::{FilePos, InodeNo};
 
 /// The files to which a queue has sent requests. Each file has an entry (slot) in a vector.
@@ -103,6 +104,15 @@ impl QueueFile {
     #[inline(always)]
     pub(crate) fn wrote(&self) -> bool {
         self.lane.wrote()
+    }
+
+    /// Records that a write has failed, if blocks may have been allocated for it. Returns whether this is so.
+    fn cancelled(&self, completing: &Completing) -> bool {
+        let allocates = completing.left.intersects(CompletionWork::OF_RANGE);
+        if allocates {
+            self.inode.cancelled(completing.pos, completing.len);
+        }
+        allocates
     }
 
     fn hold_open(&self, in_flight: &InFlight, keep: impl FnOnce() -> Arc<FileHandle>) {
@@ -207,6 +217,9 @@ impl QueueFiles {
 
     /// Releases the lock and the reserved range of a request when its queue is dropped.
     pub(crate) fn abandon(&self, completing: Completing) {
+        if let Some(file) = self.file(completing.slot) {
+            file.cancelled(&completing);
+        }
         self.end_place(&completing);
         self.leave(completing.slot, completing.hold);
     }
@@ -247,21 +260,40 @@ impl QueueFiles {
     pub(crate) fn end(
         &mut self,
         completing: Completing,
+        written: &[Written],
         completion: Completion,
     ) -> Option<Completion> {
         if completing.left.is_empty() || completion.result.is_err() {
+            self.end_failed(&completing);
             self.end_place(&completing);
             self.leave(completing.slot, completing.hold);
             return Some(completion);
         }
-        self.end_write(completing, completion)
+        self.end_write(completing, written, completion)
+    }
+
+    /// Records a failed write for which blocks may have been allocated. The file is converted soon, so that the file system can free them.
+    fn end_failed(&mut self, completing: &Completing) {
+        let file = self.files.get(completing.slot as usize).and_then(Option::as_ref);
+        if let Some(file) = file
+            && file.cancelled(completing)
+        {
+            self.full.extend(file.keep.borrow().clone());
+            self.expects = true;
+        }
     }
 
     #[inline]
-    fn end_write(&mut self, completing: Completing, completion: Completion) -> Option<Completion> {
+    fn end_write(
+        &mut self,
+        completing: Completing,
+        written: &[Written],
+        completion: Completion,
+    ) -> Option<Completion> {
         let Completing { slot, hold, left, pos, len } = completing;
         let Some(file) = self.file(slot) else { return Some(completion) };
-        let full = file.inode.wrote(pos, len, left) && self.full.is_empty();
+        let end = left.contains(CompletionWork::GROW).then(|| pos.0 + len as u64);
+        let full = file.inode.wrote(written, end) && self.full.is_empty();
         self.end_place(&completing);
         let waits = left.intersects(CompletionWork::BEFORE_COMPLETION);
         let kept = if full || waits { file.keep.borrow().clone() } else { None };

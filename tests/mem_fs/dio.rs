@@ -15,31 +15,31 @@ use ironmap::{ErrorKind, File, FileOptions, Queue, QueueOptions, Volume};
 use crate::format::{Kind, MemFs};
 use crate::rng::Rng;
 
-const BLOCK: usize = 4096;
+pub(crate) const BLOCK: usize = 4096;
 const SECTOR: usize = 512;
 const SEED: u64 = 0x3e3f5;
-const NONE: DioFlags = DioFlags::empty();
-const LAZY: Kind = Kind { resident: false, ..Kind::WHOLE };
-const READ: Kind = Kind { writes: false, ..Kind::WHOLE };
+pub(crate) const NONE: DioFlags = DioFlags::empty();
+pub(crate) const LAZY: Kind = Kind { resident: false, ..Kind::WHOLE };
+pub(crate) const READ: Kind = Kind { writes: false, ..Kind::WHOLE };
 const KINDS: [Kind; 3] = [Kind::WHOLE, LAZY, Kind { unwritten: false, ..Kind::WHOLE }];
 
 /// A volume with an empty file, and a queue for it.
-struct World {
-    fs: MemFs,
-    volume: Volume,
-    number: InodeNo,
-    file: File,
-    queue: Queue,
+pub(crate) struct World {
+    pub(crate) fs: MemFs,
+    pub(crate) volume: Volume,
+    pub(crate) number: InodeNo,
+    pub(crate) file: File,
+    pub(crate) queue: Queue,
 }
 
 impl World {
-    fn new(kind: Kind, blocks: usize) -> Self {
+    pub(crate) fn new(kind: Kind, blocks: usize) -> Self {
         let fs = MemFs::new(Arc::new(Ram::new((blocks * BLOCK) as u64)), kind);
         let number = create(&fs, b"file");
         Self::of(&fs, kind, number)
     }
 
-    fn of(fs: &MemFs, kind: Kind, number: InodeNo) -> Self {
+    pub(crate) fn of(fs: &MemFs, kind: Kind, number: InodeNo) -> Self {
         let fs = fs.like(kind);
         let volume = fs.volume();
         let file = open(&volume, number);
@@ -48,28 +48,28 @@ impl World {
     }
 
     /// The same file of the same volume, opened with other options of the format.
-    fn seen_as(&self, kind: Kind) -> Self {
+    pub(crate) fn seen_as(&self, kind: Kind) -> Self {
         Self::of(&self.fs, kind, self.number)
     }
 
-    fn read(&mut self, pos: usize, len: usize) -> Vec<u8> {
+    pub(crate) fn read(&mut self, pos: usize, len: usize) -> Vec<u8> {
         let mut bytes = vec![0xa5; len];
         let count = self.file.read_at(&mut self.queue, &mut bytes, FilePos(pos as u64)).unwrap();
         bytes.truncate(count);
         bytes
     }
 
-    fn write(&mut self, pos: usize, bytes: &[u8]) {
+    pub(crate) fn write(&mut self, pos: usize, bytes: &[u8]) {
         let count = self.file.write_at(&mut self.queue, bytes, FilePos(pos as u64)).unwrap();
         assert_eq!(count, bytes.len());
     }
 
-    fn sync(&mut self) {
+    pub(crate) fn sync(&mut self) {
         self.file.sync(&mut self.queue).unwrap();
     }
 
     /// The mappings of the file up to its end: the kind and the length in bytes of each.
-    fn mappings(&self) -> Vec<(IomapType, u64)> {
+    pub(crate) fn mappings(&self) -> Vec<(IomapType, u64)> {
         let size = self.file.size();
         let cut =
             |iomap: ironmap::iomap::Iomap| (iomap.kind, iomap.end().0.min(size) - iomap.pos.0);
@@ -77,7 +77,7 @@ impl World {
     }
 
     /// Pops the completion of a request, which must have succeeded. Returns the token, and the bytes that were read.
-    fn completion(&mut self) -> (u64, Vec<u8>) {
+    pub(crate) fn completion(&mut self) -> (u64, Vec<u8>) {
         self.queue.wait(1).unwrap();
         let completion = self.queue.pop().unwrap();
         let count = completion.result.unwrap();
@@ -88,16 +88,16 @@ impl World {
     }
 }
 
-fn create(fs: &MemFs, name: &[u8]) -> InodeNo {
+pub(crate) fn create(fs: &MemFs, name: &[u8]) -> InodeNo {
     fs.create(fs.root(), name, NewFile::Regular, 0o644, &Credentials::default()).unwrap()
 }
 
-fn open(volume: &Volume, number: InodeNo) -> File {
+pub(crate) fn open(volume: &Volume, number: InodeNo) -> File {
     let inode = volume.fs().inode(number).unwrap();
     volume.open_inode(inode, FileOptions::new().write(volume.fs().is_writable())).unwrap()
 }
 
-fn buffer(bytes: &[u8]) -> Buffer {
+pub(crate) fn buffer(bytes: &[u8]) -> Buffer {
     let mut buffer = Buffer::aligned(bytes.len()).unwrap();
     buffer.copy_from_slice(bytes);
     buffer
@@ -332,48 +332,6 @@ fn a_volume_that_was_closed_refuses_writes() {
     assert_eq!(refused.kind(), ErrorKind::ReadOnly);
     assert_eq!(world.seen_as(READ).read(0, BLOCK), [1; BLOCK], "a close brings the metadata up");
     world.fs.opened_again().fs().writable().unwrap().truncate(world.number, 1).unwrap();
-}
-
-/// Copy-on-write: a write to shared blocks stores its data in new blocks. While the write is in flight, the map already contains the new
-/// blocks, but reads still use the old blocks.
-#[test]
-fn a_write_to_shared_blocks_changes_one_file() {
-    for kind in [Kind::WHOLE, LAZY] {
-        let mut world = World::new(kind, 64);
-        let old = vec![1; 8 * BLOCK];
-        world.write(0, &old);
-        let copy = create(&world.fs, b"copy");
-        world.fs.reflink(world.number, copy).unwrap();
-        let mut other = World::of(&world.fs, kind, copy);
-        // The writes vary. Some use borrowed memory, and some use owned memory. Some cover a part of a block, and some lie past the end.
-        // Some writes are repeated when no block is shared any more.
-        world.write(BLOCK, &vec![2; BLOCK]);
-        let memory = buffer(&vec![3; 2 * BLOCK]);
-        world.file.submit_write(&mut world.queue, memory, 3 * BLOCK as u64, NONE, 7).unwrap();
-        assert_eq!(world.completion().0, 7);
-        world.write(6 * BLOCK + 100, &[4; 50]);
-        world.write(8 * BLOCK, &vec![5; BLOCK]);
-        world.write(BLOCK, &vec![6; BLOCK]);
-        let mut model = old.clone();
-        model.resize(9 * BLOCK, 5);
-        model[BLOCK..2 * BLOCK].fill(6);
-        model[3 * BLOCK..5 * BLOCK].fill(3);
-        model[6 * BLOCK + 100..6 * BLOCK + 150].fill(4);
-        assert!(world.read(0, 10 * BLOCK) == model, "{kind:?}");
-        assert!(other.read(0, 10 * BLOCK) == old, "{kind:?}: the other file has changed");
-        world.sync();
-        assert!(world.seen_as(READ).read(0, 10 * BLOCK) == model, "{kind:?}: the metadata");
-        assert!(other.seen_as(READ).read(0, 10 * BLOCK) == old);
-        // Several requests are in flight at a time.
-        for (token, pos) in (0..8).enumerate() {
-            let memory = buffer(&vec![9; BLOCK]);
-            let pos = (pos * BLOCK) as u64;
-            other.file.submit_write(&mut other.queue, memory, pos, NONE, token as u64).unwrap();
-        }
-        (0..8).for_each(|_| drop(other.completion()));
-        assert!(other.read(0, 8 * BLOCK) == vec![9; 8 * BLOCK]);
-        assert!(world.read(0, 10 * BLOCK) == model);
-    }
 }
 
 /// One queue sends random requests, several of them in flight at a time. The results agree with a vector of bytes.

@@ -4,6 +4,7 @@
 #[path = "../common/rng.rs"]
 mod rng;
 
+mod copy_on_write;
 mod dio;
 mod format;
 mod names;

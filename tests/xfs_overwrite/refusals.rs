@@ -5,7 +5,7 @@ use std::os::unix::fs::{FileExt, MetadataExt, PermissionsExt};
 
 use crate::common::command::run;
 use crate::common::skip::Need;
-use crate::{filled, for_writing, open, require};
+use crate::{filled, for_writing, known, open, require};
 use ironmap::dio::DioFlags;
 use ironmap::fs::Follow;
 use ironmap::units::InodeNo;
@@ -162,4 +162,42 @@ fn volumes_that_are_only_read_are_not_opened_for_writing() {
 
 fn ironmap_image(options: &[&str]) -> crate::common::image::Image {
     crate::common::image::Image::mkfs_xfs(crate::SIZE, options).unwrap()
+}
+
+/// A file shares most of its blocks. Overwrites of its other blocks take the same path as overwrites of a file that shares none.
+#[test]
+fn own_blocks_of_a_file_that_shares_others_take_the_simple_path() {
+    require!([Need::Root, Need::Tool("mkfs.xfs"), Need::Tool("filefrag")]);
+    let Some(image) = filled(&[], 4096) else { return };
+    let files = known(&image);
+    let Some(copy) = files.get("copy") else { return };
+    let volume = open(&image).unwrap();
+    let mut queue = volume.queue(&QueueOptions::default()).unwrap();
+    let mut bytes = ironmap::bio::Buffer::aligned(4096).unwrap();
+    bytes.fill(9);
+    let mut overwrites = |name: &str, blocks: &[u64]| {
+        let file = handle(&volume, name, for_writing());
+        // The first write reads the map.
+        file.write_at(&mut queue, &bytes, blocks[0] * 4096).unwrap();
+        let before = queue.stats().overwrites;
+        for block in blocks {
+            file.write_at(&mut queue, &bytes, block * 4096).unwrap();
+        }
+        queue.stats().overwrites - before
+    };
+    let blocks = [0, 1, 9, 30, 63];
+    assert_eq!(overwrites("whole", &blocks), 5);
+    assert_eq!(overwrites("copy", &blocks), 5);
+    let file = handle(&volume, "copy", for_writing());
+    let refused = file.write_at(&mut queue, &bytes, 2 * 4096);
+    assert_says(refused, ErrorKind::Unsupported, "share");
+    let mut content = copy.content.clone();
+    for block in blocks {
+        content[block as usize * 4096..][..4096].fill(9);
+    }
+    assert!(volume.read("/copy").unwrap() == content);
+    drop((file, queue));
+    volume.close().unwrap();
+    let now = known(&image);
+    assert!(now["copy"].content == content && now["shared"].content == files["shared"].content);
 }

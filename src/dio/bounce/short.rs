@@ -10,7 +10,7 @@ use crate::dio::split::COPY;
 use crate::dio::write::REFUSED;
 use crate::dio::{Completion, DioFlags, Hold, Holding, Io, Request, State, Target, simple};
 use crate::error::{Errno, Result};
-use crate::iomap::MapFile;
+use crate::iomap::{MapFile, Written};
 use crate::open_file::Completing;
 use crate::sys::copy;
 use crate::units::{DevOffset, FilePos, InodeNo};
@@ -97,7 +97,7 @@ impl Io<'_> {
 
     /// Ends a request of this path whose bio has completed, with or without an error.
     pub(in crate::dio) fn complete_short(&mut self, mut done: Done, request: u32) {
-        let (op, result) = (done.bio.op, self.finish_transfer(&mut done));
+        let (op, at, result) = (done.bio.op, done.bio.at, self.finish_transfer(&mut done));
         let Some(short) = self.end_transfer(done, request, result.is_ok()) else { return };
         let (completing, pos, len) = (short.completing(), short.pos, short.memory.len());
         let inode = match short.of {
@@ -107,7 +107,8 @@ impl Io<'_> {
         let failed = |errno| self.state.failed(errno, inode, &Request::of(op, pos, len));
         let result = result.map(|()| len).map_err(failed);
         let completion = Completion { token: short.token, memory: short.memory.into(), result };
-        self.state.end(completing, completion);
+        let written = completing.and_then(|it| Written::at(pos, len, at, it.left));
+        self.state.end(completing, written.as_slice(), completion);
     }
 }
 

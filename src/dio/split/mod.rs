@@ -20,7 +20,7 @@ use super::{Completion, Hold, Holding, Io, RETRIES, Request, State, Target, plan
 use crate::bio::{Bio, BioEnd, BioFlags, BioOp, Buffer, CompletionWork, Dev, Done, Memory};
 use crate::device::DeviceQueue;
 use crate::error::{Errno, Error, Result};
-use crate::iomap::{Iomap, MapFile};
+use crate::iomap::{Iomap, MapFile, Written, WrittenParts};
 use crate::open_file::Completing;
 use crate::units::{DevOffset, InodeNo};
 
@@ -37,6 +37,8 @@ pub(super) struct SplitRequest {
     /// The work at the completion of the request (for example a conversion of the written range), and the lock on the file's content.
     /// `None` if the file cannot change.
     completing: Option<Completing>,
+    /// The parts of a write for which the metadata need work.
+    written: WrittenParts,
     /// The number of bytes that the caller receives if there is no error. A read may transfer more bytes. These bytes are past the end of
     /// the file, and are zeroed.
     count: usize,
@@ -64,6 +66,7 @@ impl SplitRequest {
             flags: BioFlags::empty(),
             inode,
             completing,
+            written: WrittenParts::new(),
             count,
             parts: Vec::new(),
             rest: VecDeque::new(),
@@ -114,6 +117,9 @@ pub(crate) fn submit<M: MapFile>(
     let completing = target.live.map(|it| it.completing(left, request.pos, span.count));
     let mut split = SplitRequest::new(device, target.inode, completing, span.count);
     split.flags = plan::bio_flags(target, &plan, &device, direct);
+    if is_write {
+        split.written = plan.iter().filter_map(Written::of).collect();
+    }
     if direct {
         split.shape = Shape::of(&memory);
         split.rest = memory.into_buffers().into();
@@ -174,7 +180,7 @@ impl Io<'_> {
             let to = TransferTo { dev: *dev, sector_mask, flags };
             done.result = self.reread(to, *at, memory.buffers_mut()).map(|()| len);
         }
-        let (token, inode, pos, completing) = match done.bio.end {
+        let (token, inode, pos, completing, written) = match done.bio.end {
             BioEnd::Part { request, part: COPY } => return self.complete_short(done, request),
             BioEnd::Part { request, part } => {
                 let split = self.state.splits.get(request);
@@ -183,21 +189,23 @@ impl Io<'_> {
                     false => self.complete_part(done, request, part),
                 };
             }
-            BioEnd::Whole { token, inode, pos } => (token, inode, pos, None),
+            BioEnd::Whole { token, inode, pos } => (token, inode, pos, None, None),
             BioEnd::Live { token, pos, slot, left } => {
                 let holding = Holding { slot, hold: Hold::Lane };
                 let completing = holding.completing(left, pos, len);
-                (token, self.state.files.number(slot), pos, Some(completing))
+                let written = Written::at(pos, len, done.bio.at, left);
+                (token, self.state.files.number(slot), pos, Some(completing), written)
             }
         };
         if done.result == Ok(len) {
             let completion = Completion { token, memory: done.bio.memory, result: Ok(len) };
-            return self.state.end(completing, completion);
+            return self.state.end(completing, written.as_slice(), completion);
         }
         // A whole request in one bio has failed or was short. It becomes a request of one part, because the code for parts handles errors
         // and short transfers.
         let request = Request::of(done.bio.op, pos, len).token(token);
         let mut split = SplitRequest::new(request, inode, completing, len);
+        split.written.extend(written);
         split.parts.push(Buffers::new());
         let index = self.state.splits.insert(split);
         // A repeated submission of the bio must refer to the new request.
@@ -240,10 +248,15 @@ impl Io<'_> {
 
 impl State {
     /// Ends a request whose result is known.
-    pub(super) fn end(&mut self, completing: Option<Completing>, completion: Completion) {
+    pub(super) fn end(
+        &mut self,
+        completing: Option<Completing>,
+        written: &[Written],
+        completion: Completion,
+    ) {
         let completion = match completing {
             None => Some(completion),
-            Some(completing) => self.files.end(completing, completion),
+            Some(completing) => self.files.end(completing, written, completion),
         };
         self.finished.extend(completion);
     }
@@ -264,9 +277,10 @@ impl State {
         let Some(split) = self.splits.get_mut(index) else { return };
         split.in_flight -= 1;
         if split.in_flight == 0
-            && let Some(split) = self.splits.remove(index)
+            && let Some(mut split) = self.splits.remove(index)
         {
-            self.end(split.completing, split.into_completion());
+            let written = std::mem::take(&mut split.written);
+            self.end(split.completing, &written, split.into_completion());
         }
     }
 }

@@ -51,6 +51,18 @@ impl LiveFile {
         }
     }
 
+    /// Ends a write that has failed or was cancelled. The caller still has the content locked. Returns whether blocks may have been allocated
+    /// for the write, so that the file should be converted soon.
+    #[cold]
+    pub(super) fn cancel(&self, pos: FilePos, len: usize, left: CompletionWork) -> bool {
+        let allocates = left.intersects(CompletionWork::OF_RANGE);
+        if allocates {
+            self.handle.inode.cancelled(pos, len);
+        }
+        self.end_place(left);
+        allocates
+    }
+
     /// Releases the reserved range of a write, after the write has extended the file or has failed. The caller still has the content
     /// locked.
     pub(super) fn end_place(&self, left: CompletionWork) {

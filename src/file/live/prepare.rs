@@ -151,6 +151,8 @@ impl LiveFile {
         };
         let mut left = CompletionWork::empty();
         left.set(CompletionWork::GROW, grows);
+        // The exact work for each part of the range follows from its mapping.
+        left.set(CompletionWork::CONVERT, !written);
         let through = flags.intersection(SYNCED) == DioFlags::DSYNC
             && written
             && !grows

@@ -143,13 +143,16 @@ impl LiveFile {
         copy(bufs, &mut buffer[skip..skip + len]);
         // The buffer is not copied, because no other code can change it.
         let widened = Request { pos: start, len: widened, source: Source::Engine, ..*request };
-        let more = self.write_held(queue, &[IoSlice::new(&buffer)], &widened)?;
+        let written = self.write_held(queue, &[IoSlice::new(&buffer)], &widened);
+        let written = written.inspect_err(|_| {
+            if left.intersects(CompletionWork::OF_RANGE) {
+                self.handle.inode.cancelled(start, widened.len);
+            }
+        })?;
         self.stamp_write();
-        let full =
-            self.handle.inode.wrote(start, widened.len, (left | more) - CompletionWork::GROW);
         // The new size of the file is the end of the caller's bytes. The written sectors may end later.
-        self.handle.inode.wrote(pos, len, left & CompletionWork::GROW);
-        Ok(full)
+        let end = left.contains(CompletionWork::GROW).then(|| pos.0 + len as u64);
+        Ok(self.handle.inode.wrote(&written, end))
     }
 
     /// Reads the first and the last sector of a range. A sector that the new bytes fill completely is not read.

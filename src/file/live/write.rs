@@ -11,10 +11,10 @@ use crate::bio::{CompletionWork, Memory};
 use crate::device::with_queue;
 use crate::dio::{self, DioFlags, Hold, Holding, Rejected, Request, Source};
 use crate::error::{ErrorKind, Result};
-use crate::iomap::{WriteAt, WriteIntent};
+use crate::iomap::{WriteAt, WriteIntent, Written, WrittenParts};
 use crate::open_file::Entered;
 use crate::queue::Queue;
-use crate::units::FilePos;
+use crate::units::{DevOffset, FilePos};
 
 /// A write of memory that is borrowed from the caller.
 pub(super) struct Lent<'a> {
@@ -63,9 +63,9 @@ impl LiveFile {
             let written = with_queue!(&mut queue.device, device => {
                 dio::overwrite_now(device, &mut queue.state, &target, buf, &request)
             });
-            if let Some(left) = written {
+            if let Some((at, left)) = written {
                 stamp_overwrite(view, self);
-                if left.is_empty() || !self.handle.inode.wrote(pos, buf.len(), left) {
+                if left.is_empty() || !self.record(pos, buf.len(), at, left) {
                     return Ok(buf.len());
                 }
                 full = true;
@@ -76,6 +76,12 @@ impl LiveFile {
             return Ok(buf.len());
         }
         self.write_lent(queue, &[IoSlice::new(buf)], pos, (flags, source))
+    }
+
+    /// Records a write to one place. Returns whether so many parts of writes are recorded that they must be converted.
+    #[inline(never)]
+    fn record(&self, pos: FilePos, len: usize, at: DevOffset, left: CompletionWork) -> bool {
+        self.handle.inode.wrote(Written::at(pos, len, at, left).as_slice(), None)
     }
 
     #[inline(never)]
@@ -137,13 +143,21 @@ impl LiveFile {
         let Request { pos, len, flags, .. } = request;
         write.pos = pos;
         let result = self.write_held(queue, &cut(write.bufs, 0..len), &request);
-        let full = result.as_ref().is_ok_and(|more| {
-            self.stamp_write();
-            self.handle.inode.wrote(pos, len, left | *more)
-        });
-        self.end_place(left);
+        let full = match &result {
+            Ok(written) => {
+                self.stamp_write();
+                let end = left.contains(CompletionWork::GROW).then(|| pos.0 + len as u64);
+                let full = self.handle.inode.wrote(written, end);
+                self.end_place(left);
+                full
+            }
+            Err(_) => self.cancel(pos, len, left),
+        };
         drop(entered);
-        if result?.contains(CompletionWork::REMAP) {
+        if full && result.is_err() {
+            self.write_done(queue, flags);
+        }
+        if result?.iter().any(|part| part.work.contains(CompletionWork::REMAP)) {
             self.convert(queue)?;
         } else if full {
             self.write_done(queue, flags);
@@ -154,13 +168,13 @@ impl LiveFile {
         Ok(len)
     }
 
-    /// Writes a range that has blocks. The caller has locked the content.
+    /// Writes a range that has blocks. The caller has locked the content. Returns the parts for which the metadata need work.
     pub(super) fn write_held(
         &self,
         queue: &mut Queue,
         bufs: &[IoSlice<'_>],
         request: &Request,
-    ) -> Result<CompletionWork> {
+    ) -> Result<WrittenParts> {
         let view = queue.views.get(&self.handle).ok_or_else(no_view)?;
         let target = target_by_metadata(view, self, None);
         dio::write_now(queue.device.as_dyn(), &mut queue.state, &target, bufs, request)
@@ -301,7 +315,7 @@ impl LiveFile {
         }
         let Queue { device, state, views, .. } = queue;
         let Some(view) = views.get(&self.handle) else {
-            self.end_place(left);
+            self.cancel(ready.pos, ready.len, left);
             return Err(Rejected::boxed(no_view(), memory));
         };
         let holding = state.files.begin(&self.handle, entered);
@@ -310,7 +324,7 @@ impl LiveFile {
         match &submitted {
             Ok(()) => self.stamp_write(),
             Err(_) => {
-                self.end_place(left);
+                self.cancel(ready.pos, ready.len, left);
                 holding.into_iter().for_each(|holding| state.files.cancel(holding));
             }
         }

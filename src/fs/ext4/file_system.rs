@@ -6,7 +6,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use super::jbd2::CommitTimer;
-use super::operation::{MayChange, Patience};
+use super::operation::{MayChange, Patience, WriteState};
 use super::ops::{Ext4Held, check_file, check_name, check_removed};
 use super::{Ext4, Ext4Listing, Incompat, Inode, ROOT, Superblock};
 use crate::error::{Error, Result};
@@ -330,15 +330,15 @@ impl FileOps for Ext4Held {
     }
 
     fn writes(self: Arc<Self>) -> Option<(Arc<OpenInode>, Arc<dyn WriteFile>)> {
-        let open = Arc::clone(self.open_inode()?);
-        Some((Arc::clone(&open), Arc::new(OpenForWriting { held: self, open })))
+        let state = Arc::clone(self.state()?);
+        Some((Arc::clone(&state.inode), Arc::new(OpenForWriting { held: self, state })))
     }
 }
 
 /// An open file on a volume that is open for writing.
 struct OpenForWriting {
     held: Arc<Ext4Held>,
-    open: Arc<OpenInode>,
+    state: Arc<WriteState>,
 }
 
 /// A file's inode, in the state in which it was read.
@@ -354,7 +354,7 @@ impl WriteFile for OpenForWriting {
         let (fs, number) = (self.held.fs(), self.held.number());
         let nowait = intent.contains(WriteIntent::NOWAIT);
         let _shared = if nowait { fs.try_share(number)? } else { fs.share(number) };
-        let changes = self.open.changes();
+        let changes = self.state.inode.changes();
         fs.watch(|| {
             if nowait && !fs.has_inode(number)? {
                 return Err(Error::would_block(
@@ -371,7 +371,8 @@ impl WriteFile for OpenForWriting {
             if !plain || Ext4::has_privileges(&inode, keep)? {
                 (plain, privileged) = (false, Some(keep));
             }
-            let map = WritableInode { inode, open: Arc::clone(&self.open), keep: privileged };
+            let map =
+                WritableInode { inode, open: Arc::clone(&self.state.inode), keep: privileged };
             Ok(Snapshot { changes, plain, map: Box::new(map) })
         })
     }
@@ -379,7 +380,7 @@ impl WriteFile for OpenForWriting {
     fn map(&self, pos: FilePos) -> Result<(Iomap, u64)> {
         let fs = self.held.fs();
         let _shared = fs.share(self.held.number());
-        let changes = self.open.changes();
+        let changes = self.state.inode.changes();
         Ok((fs.watch(|| self.held.inode()?.map(pos, 1))?, changes))
     }
 
@@ -396,11 +397,11 @@ impl WriteFile for OpenForWriting {
         // The shared lock prevents a concurrent conversion of unwritten extents to written extents.
         let _shared = fs.share(self.held.number());
         let size = fs.watch(|| self.held.inode())?.size();
-        Ok(size.max(self.open.pending.size()))
+        Ok(size.max(self.state.inode.pending.size()))
     }
 
     fn allocate(&self, range: Range<u64>, whole: bool) -> Result<u64> {
-        self.held.fs().allocate_for_write(self.held.number(), &self.open, range, whole)
+        self.held.fs().allocate_for_write(self.held.number(), &self.state, range, whole)
     }
 
     fn zero_tail(&self) -> Result<()> {
@@ -419,15 +420,15 @@ impl WriteFile for OpenForWriting {
     }
 
     fn convert(&self) -> Result<()> {
-        self.held.fs().convert(self.held.number(), &self.open, Patience::Some)
+        self.held.fs().convert(self.held.number(), &self.state, Patience::Some)
     }
 
     fn sync(&self, data_only: bool) -> Result<()> {
-        self.held.fs().sync_open(self.held.number(), &self.open, data_only)
+        self.held.fs().sync_open(self.held.number(), &self.state, data_only)
     }
 
     fn is_durable(&self) -> bool {
-        self.held.fs().map_is_durable(&self.open)
+        self.held.fs().map_is_durable(&self.state)
     }
 
     fn end_volume(&self, why: &Error, then: &mut dyn FnMut()) {

@@ -2,9 +2,9 @@
 //! writes would need a transaction in the log. They are refused with an error that names the reason.
 //!
 //! A write changes no extents, sizes or time stamps. Therefore the map of a file never changes, and a write accesses only the file's
-//! blocks. In the map for writes, unwritten extents appear as holes, so the direct path never converts an unwritten extent. Writes to a
-//! file with shared blocks do not use the direct path. Each of these writes looks up its blocks in the group's tree of shared blocks, which
-//! is cached.
+//! blocks. In the map for writes, unwritten extents appear as holes, so the direct path never converts an unwritten extent. Extents that other
+//! files share are marked in the map. If the map is too large to be in memory, each write to a reflinked file looks up its blocks in the
+//! group's tree of shared blocks, which is cached.
 
 use std::collections::BTreeMap;
 use std::io::IoSlice;
@@ -13,17 +13,17 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, OnceLock};
 
 use super::inode::XfsInode;
-use super::shared_blocks::{SharedBlocks, overlaps};
+use super::shared_blocks::{SharedBlocks, overlap};
 use super::{LogState, Superblock, Xfs};
 use crate::error::{Error, ErrorKind, Result};
 use crate::fs::{InodeFlags, KeepSetId};
 use crate::iomap::{
-    Begun, ExtentMap, ExtentState, Iomap, IomapType, MapFile, Snapshot, Write, WriteAt, WriteFile,
-    WriteIntent, WriteMap,
+    Begun, Extent, ExtentMap, ExtentState, Iomap, IomapType, MapFile, Snapshot, Write, WriteAt,
+    WriteFile, WriteIntent, WriteMap,
 };
 use crate::open_file::{InFlight, OpenInode};
 use crate::sync::{Cache, Mutex};
-use crate::units::{FilePos, FsBlock, InodeNo};
+use crate::units::{FileBlock, FilePos, FsBlock, InodeNo};
 
 /// The attribute that contains a file's capabilities.
 const CAPABILITY: &[u8] = b"security.capability";
@@ -123,12 +123,16 @@ impl Xfs {
         Ok(())
     }
 
-    /// Whether any of these blocks belongs to several files. The caller passes blocks of one extent only.
-    fn is_shared(&self, overwriting: &Overwriting, blocks: &Range<FsBlock>) -> Result<bool> {
+    /// The parts of these blocks that belong to several files, in order. The caller passes blocks of one extent only.
+    fn shared_within(
+        &self,
+        overwriting: &Overwriting,
+        blocks: &Range<FsBlock>,
+    ) -> Result<Vec<Range<FsBlock>>> {
         // All blocks of an extent are in the same group.
         let group = (blocks.start.0 / u64::from(self.superblock.geometry.group_blocks)) as u32;
         let shared = overwriting.shared.get_or_insert_with(&group, || self.read_shared(group))?;
-        Ok(overlaps(&shared, blocks))
+        Ok(overlap(&shared, blocks).collect())
     }
 }
 
@@ -150,7 +154,7 @@ pub(super) struct OpenFile {
 struct WrittenMap {
     /// The complete map; `None` if the map is too large to be cached.
     resident: Option<Arc<ExtentMap>>,
-    /// Whether some blocks may belong to other files too.
+    /// Whether some blocks may belong to other files too, and the map does not say which.
     may_share: bool,
     /// Whether the file has capabilities (a `security.capability` attribute). On Linux, a write removes the capabilities. `None` if the
     /// file's attributes cannot be read.
@@ -208,26 +212,46 @@ impl XfsInode {
             let may_share = self.is_reflinked;
             return Ok(WrittenMap { resident: None, may_share, has_capabilities });
         };
-        let mut may_share = false;
-        if self.is_reflinked {
-            let overwriting = self.overwriting()?;
-            for extent in whole.extents() {
-                let blocks = extent.start..FsBlock(extent.start.0 + u64::from(extent.len));
-                may_share |= self.fs.is_shared(overwriting, &blocks).unwrap_or(true);
-                if may_share {
-                    break;
-                }
-            }
+        let is_written = |extent: &&Extent| extent.state == ExtentState::Written;
+        if !self.is_reflinked && whole.extents().iter().all(|extent| is_written(&extent)) {
+            let resident = Some(Arc::clone(whole));
+            return Ok(WrittenMap { resident, may_share: false, has_capabilities });
         }
-        let is_written = |state| state == ExtentState::Written;
-        let resident = if whole.extents().iter().all(|extent| is_written(extent.state)) {
-            Arc::clone(whole)
-        } else {
-            let written = whole.extents().iter().filter(|extent| is_written(extent.state));
-            let map = ExtentMap::new(written.copied().collect(), size);
-            Arc::new(map.map_err(|_| Error::invalid("the extents of the file are out of order"))?)
+        let mut extents = Vec::new();
+        for extent in whole.extents().iter().filter(is_written) {
+            self.mark_shared(*extent, &mut extents)?;
+        }
+        let map = ExtentMap::new(extents, size);
+        let map = map.map_err(|_| Error::invalid("the extents of the file are out of order"))?;
+        Ok(WrittenMap { resident: Some(Arc::new(map)), may_share: false, has_capabilities })
+    }
+
+    /// Adds an extent to a list, cut at the borders of its shared parts. If the tree of shared blocks cannot be read, the whole extent counts
+    /// as shared, so that no write changes it.
+    fn mark_shared(&self, extent: Extent, extents: &mut Vec<Extent>) -> Result<()> {
+        if !self.is_reflinked {
+            extents.push(extent);
+            return Ok(());
+        }
+        let blocks = extent.start..FsBlock(extent.start.0 + u64::from(extent.len));
+        let shared = match self.fs.shared_within(self.overwriting()?, &blocks) {
+            Ok(shared) => shared,
+            Err(_) => vec![blocks.clone()],
         };
-        Ok(WrittenMap { resident: Some(resident), may_share, has_capabilities })
+        let mut at = blocks.start;
+        let mut add = |to: FsBlock, state| {
+            if at < to {
+                let first = FileBlock(extent.first.0 + (at.0 - extent.start.0));
+                extents.push(Extent { first, start: at, len: (to.0 - at.0) as u32, state });
+                at = to;
+            }
+        };
+        for part in shared {
+            add(part.start, ExtentState::Written);
+            add(part.end, ExtentState::Shared);
+        }
+        add(blocks.end, ExtentState::Written);
+        Ok(())
     }
 
     fn has_capabilities(&self) -> Result<bool> {
@@ -278,7 +302,11 @@ impl XfsInode {
             if self.is_reflinked {
                 let first = size.fs_block_of(iomap.addr_of(at));
                 let last = size.fs_block_of(iomap.addr_of(FilePos(end.0 - 1)));
-                if self.fs.is_shared(self.overwriting()?, &(first..FsBlock(last.0 + 1)))? {
+                if !self
+                    .fs
+                    .shared_within(self.overwriting()?, &(first..FsBlock(last.0 + 1)))?
+                    .is_empty()
+                {
                     return refuse(at, "blocks shared with other files");
                 }
             }

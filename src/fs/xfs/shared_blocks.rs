@@ -80,8 +80,12 @@ impl Xfs {
     }
 }
 
-/// Whether any of these blocks is shared. All of `blocks` are in the group that `shared` describes.
-pub(super) fn overlaps(shared: &[Range<FsBlock>], blocks: &Range<FsBlock>) -> bool {
+/// The parts of these blocks that are shared, in order. All of `blocks` are in the group that `shared` describes.
+pub(super) fn overlap<'a>(
+    shared: &'a [Range<FsBlock>],
+    blocks: &'a Range<FsBlock>,
+) -> impl Iterator<Item = Range<FsBlock>> + 'a {
     let at = shared.partition_point(|range| range.end <= blocks.start);
-    shared.get(at).is_some_and(|range| range.start < blocks.end)
+    let within = shared[at..].iter().take_while(|range| range.start < blocks.end);
+    within.map(|range| range.start.max(blocks.start)..range.end.min(blocks.end))
 }

@@ -8,7 +8,9 @@ use std::sync::Arc;
 use ironmap::bio::Buffer;
 use ironmap::device::Device;
 use ironmap::fs::Stat;
-use ironmap::iomap::{Extent, ExtentMap, ExtentState, Iomap, IomapFlags, IomapType};
+use ironmap::iomap::{
+    CompletionWork, Extent, ExtentMap, ExtentState, Iomap, IomapFlags, IomapType, Written,
+};
 use ironmap::open_file::{OpenInode, Unconverted};
 use ironmap::units::{BlockSize, DevOffset, FileBlock, FilePos, FsBlock};
 use ironmap::{Error, ErrorKind, Result};
@@ -19,9 +21,19 @@ pub(super) const BLOCK: u64 = 1 << 12;
 /// The maximum size of a file.
 pub(super) const LARGEST: u64 = 1 << 40;
 
-/// The blocks of a file, by their index in the file.
+/// The number of blocks for which a write to a shared block allocates new blocks at once.
+const AHEAD: u64 = 4;
+
+/// The blocks of a file.
 #[derive(Default)]
-pub(super) struct Blocks(BTreeMap<u64, Block>);
+pub(super) struct Blocks {
+    /// The blocks with the content of the file, by their index in the file.
+    data: BTreeMap<u64, Block>,
+    /// New blocks for writes to shared blocks (copy-on-write), by their index in the file. They contain no data of the file: a write to a
+    /// shared block puts one of them into `data` when it completes. A write allocates blocks for later writes too, so there may be new blocks
+    /// for blocks that are not shared.
+    staged: BTreeMap<u64, u64>,
+}
 
 #[derive(Clone, Copy)]
 struct Block {
@@ -30,34 +42,45 @@ struct Block {
     written: bool,
     /// Whether another file shares the block. A shared block is never written again and never freed.
     shared: bool,
-    /// The new block for a write to shared data (copy-on-write), if such a write has allocated one.
-    copy: Option<u64>,
 }
 
 impl Blocks {
-    pub(super) fn places(&self) -> impl Iterator<Item = u64> {
-        self.0.values().map(|block| block.place)
+    /// The places of all blocks that belong to the file alone.
+    pub(super) fn own_places(&self) -> impl Iterator<Item = u64> {
+        let data = self.data.values().filter(|block| !block.shared).map(|block| block.place);
+        data.chain(self.staged.values().copied())
+    }
+
+    /// The number of blocks with content.
+    pub(super) fn count(&self) -> usize {
+        self.data.len()
     }
 
     pub(super) fn are_shared(&self) -> bool {
-        self.0.values().any(|block| block.shared)
+        self.data.values().any(|block| block.shared)
     }
 
-    /// Makes a second list of the same blocks for another file. In both lists, the blocks are marked as shared.
+    /// Makes a second list of the same blocks for another file. In both lists, the blocks are marked as shared. Unwritten blocks are not shared:
+    /// they are holes in the second list.
     pub(super) fn share(&mut self) -> Self {
-        self.0.values_mut().for_each(|block| block.shared = true);
-        Self(self.0.clone())
+        let written = |block: &&mut Block| block.written;
+        self.data.values_mut().filter(written).for_each(|block| block.shared = true);
+        let shared = self.data.iter().filter(|(_, block)| block.shared);
+        Self {
+            data: shared.map(|(index, block)| (*index, *block)).collect(),
+            staged: BTreeMap::new(),
+        }
     }
 
     /// The mapping of one block, for a position in a file that shares blocks.
     pub(super) fn lookup(&self, pos: FilePos, to_write: bool) -> Result<Iomap> {
         let (iomap, number) = (self.map()?.lookup(pos), pos.0 / BLOCK);
-        let Some(found) = self.0.get(&number) else { return Ok(iomap) };
+        let Some(found) = self.data.get(&number) else { return Ok(iomap) };
         let (pos, kind) = (FilePos(number * BLOCK), iomap.kind);
-        let (place, kind, flags) = match (found.shared, to_write, found.copy) {
+        let (place, kind, flags) = match (found.shared, to_write, self.staged.get(&number)) {
             (false, ..) => (found.place, kind, IomapFlags::empty()),
             (true, true, None) => (0, IomapType::Hole, IomapFlags::SHARED),
-            (true, true, Some(copy)) => (copy, IomapType::Mapped, IomapFlags::SHARED),
+            (true, true, Some(copy)) => (*copy, IomapType::Mapped, IomapFlags::SHARED),
             (true, false, _) => (found.place, kind, IomapFlags::SHARED),
         };
         let mut block = iomap;
@@ -71,9 +94,13 @@ impl Blocks {
             first: FileBlock(*first),
             start: FsBlock(block.place),
             len: 1,
-            state: if block.written { ExtentState::Written } else { ExtentState::Unwritten },
+            state: match (block.written, block.shared) {
+                (true, true) => ExtentState::Shared,
+                (true, false) => ExtentState::Written,
+                (false, _) => ExtentState::Unwritten,
+            },
         };
-        let extents = self.0.iter().map(extent).collect();
+        let extents = self.data.iter().map(extent).collect();
         ExtentMap::new(extents, SIZE).map_err(|_| Error::invalid("blocks out of order"))
     }
 }
@@ -88,42 +115,65 @@ pub(super) struct OpenFile<'a> {
 }
 
 impl OpenFile<'_> {
-    /// A block of the file. If it does not exist, allocates a new block, directly after the previous block of the file if possible.
-    fn place(&mut self, block: u64) -> Result<Block> {
-        if let Some(found) = self.blocks.0.get(&block).filter(|found| !found.shared) {
-            return Ok(*found);
-        }
-        if let Some(place) = self.blocks.0.get(&block).and_then(|found| found.copy) {
-            return Ok(Block { place, written: false, shared: false, copy: None });
-        }
-        let before = block.checked_sub(1).and_then(|before| self.blocks.0.get(&before));
-        let goal = before.map_or(0, |before| before.place + 1);
+    /// The place of a new block, if possible at `goal`.
+    fn free_place(&mut self, goal: u64) -> Result<u64> {
         let place = self.free.range(goal..).chain(self.free.iter()).next().copied();
         let place = place.ok_or_else(no_space)?;
         self.free.remove(&place);
-        if let Some(shared) = self.blocks.0.get_mut(&block) {
-            shared.copy = Some(place);
-            return Ok(Block { place, ..*shared });
+        Ok(place)
+    }
+
+    /// The place to which data of a block are written. If the file has no block for them, allocates a new block, directly after the previous
+    /// block of the file if possible.
+    fn place(&mut self, block: u64) -> Result<u64> {
+        let found = self.blocks.data.get(&block).copied();
+        if let Some(found) = found.filter(|found| !found.shared) {
+            return Ok(found.place);
         }
-        let new = Block { place, written: false, shared: false, copy: None };
-        self.blocks.0.insert(block, new);
-        Ok(new)
+        if found.is_some() {
+            return self.stage(block);
+        }
+        let before = block.checked_sub(1).and_then(|before| self.blocks.data.get(&before));
+        let place = self.free_place(before.map_or(0, |before| before.place + 1))?;
+        self.blocks.data.insert(block, Block { place, written: false, shared: false });
+        Ok(place)
+    }
+
+    /// The new block for a write to a shared block. Also allocates new blocks for the blocks after it, as long as there is space.
+    fn stage(&mut self, block: u64) -> Result<u64> {
+        for ahead in block..block + AHEAD {
+            if !self.blocks.staged.contains_key(&ahead) {
+                match self.free_place(0) {
+                    Ok(place) => drop(self.blocks.staged.insert(ahead, place)),
+                    Err(error) if ahead == block => return Err(error),
+                    Err(_) => break,
+                }
+            }
+        }
+        Ok(self.blocks.staged[&block])
+    }
+
+    /// Frees the new blocks for writes to shared blocks of a range. No write to the range is in flight.
+    pub(super) fn give_back(&mut self, blocks: Range<u64>) {
+        let mut given = self.blocks.staged.split_off(&blocks.start);
+        self.blocks.staged.append(&mut given.split_off(&blocks.end));
+        self.free.extend(given.values());
     }
 
     /// The content of a block as readers see it.
     fn read(&self, block: u64) -> Result<Buffer> {
         let mut content = Buffer::aligned(BLOCK as usize)?;
-        if let Some(found) = self.blocks.0.get(&block).filter(|found| found.written) {
+        if let Some(found) = self.blocks.data.get(&block).filter(|found| found.written) {
             self.device.read_exact_at(&mut content, DevOffset(found.place * BLOCK))?;
         }
         Ok(content)
     }
 
     fn put(&mut self, block: u64, content: &Buffer) -> Result<()> {
-        let Block { place, .. } = self.place(block)?;
+        let place = self.place(block)?;
         let at = DevOffset(place * BLOCK);
         self.device.write_all_at(&[IoSlice::new(content)], at, false)?;
-        self.blocks.0.insert(block, Block { place, written: true, shared: false, copy: None });
+        self.enter(block, place);
         Ok(())
     }
 
@@ -142,36 +192,46 @@ impl OpenFile<'_> {
         if what == Unconverted::default() {
             return Ok(());
         }
-        for range in &what.written {
-            for block in range.start / BLOCK..range.end.div_ceil(BLOCK) {
-                self.convert_block(block, &what.written)?;
+        for part in &what.written {
+            for block in part.pos.0 / BLOCK..part.end().0.div_ceil(BLOCK) {
+                if part.work.contains(CompletionWork::REMAP) {
+                    self.enter(block, (part.addr.0 + block * BLOCK - part.pos.0) / BLOCK);
+                } else {
+                    self.convert_block(block, &what.written)?;
+                }
             }
+        }
+        for range in &what.cancelled {
+            self.give_back(range.start / BLOCK..range.end.div_ceil(BLOCK));
         }
         self.stat.size = self.stat.size.max(what.size);
         self.open.converted(&what);
         Ok(())
     }
 
-    fn convert_block(&mut self, block: u64, written: &[Range<u64>]) -> Result<()> {
-        if let Some(shared) = self.blocks.0.get_mut(&block).filter(|found| found.shared) {
-            if let Some(place) = shared.copy {
-                *shared = Block { place, written: true, shared: false, copy: None };
-            }
-            return Ok(());
+    /// Puts a block with data into the map.
+    fn enter(&mut self, block: u64, place: u64) {
+        if self.blocks.staged.get(&block) == Some(&place) {
+            self.blocks.staged.remove(&block);
         }
-        let Some(found) = self.blocks.0.get_mut(&block).filter(|found| !found.written) else {
+        self.blocks.data.insert(block, Block { place, written: true, shared: false });
+    }
+
+    fn convert_block(&mut self, block: u64, written: &[Written]) -> Result<()> {
+        let Some(found) = self.blocks.data.get_mut(&block).filter(|found| !found.written) else {
             return Ok(());
         };
         let (start, end) = (block * BLOCK, (block + 1) * BLOCK);
-        if written.iter().any(|range| range.start <= start && range.end >= end) {
+        let converts = |part: &&Written| !part.work.contains(CompletionWork::REMAP);
+        if written.iter().filter(converts).any(|part| part.pos.0 <= start && part.end().0 >= end) {
             found.written = true;
             return Ok(());
         }
         let (mut on_device, mut content) =
             (vec![0; BLOCK as usize], Buffer::aligned(BLOCK as usize)?);
         self.device.read_exact_at(&mut on_device, DevOffset(found.place * BLOCK))?;
-        for range in written {
-            let part = range.start.clamp(start, end) - start..range.end.clamp(start, end) - start;
+        for part in written.iter().filter(converts) {
+            let part = part.pos.0.clamp(start, end) - start..part.end().0.clamp(start, end) - start;
             let part = part.start as usize..part.end as usize;
             content[part.clone()].copy_from_slice(&on_device[part]);
         }
@@ -189,7 +249,7 @@ impl OpenFile<'_> {
 
     fn zero(&mut self, range: Range<u64>) -> Result<()> {
         for (block, part) in Self::parts(range) {
-            if self.blocks.0.get(&block).is_some_and(|found| found.written) {
+            if self.blocks.data.get(&block).is_some_and(|found| found.written) {
                 let mut content = self.read(block)?;
                 content[part].fill(0);
                 self.put(block, &content)?;
@@ -258,9 +318,11 @@ impl OpenFile<'_> {
         }
         self.zero(range.start..first * BLOCK)?;
         self.zero(last * BLOCK..range.end)?;
-        let mut whole = Blocks(self.blocks.0.split_off(&first));
-        self.blocks.0.append(&mut whole.0.split_off(&last));
-        self.free.extend(whole.places());
+        let mut whole = self.blocks.data.split_off(&first);
+        self.blocks.data.append(&mut whole.split_off(&last));
+        let own = whole.values().filter(|block| !block.shared);
+        self.free.extend(own.map(|block| block.place));
+        self.give_back(first..last);
         Ok(())
     }
 
@@ -291,8 +353,9 @@ impl OpenFile<'_> {
 
     /// Changes the indexes of the block `from` and of all blocks after it.
     fn shift(&mut self, from: u64, to: impl Fn(u64) -> u64) {
-        let moved = self.blocks.0.split_off(&from);
-        self.blocks.0.extend(moved.into_iter().map(|(block, found)| (to(block), found)));
+        self.give_back(from..u64::MAX);
+        let moved = self.blocks.data.split_off(&from);
+        self.blocks.data.extend(moved.into_iter().map(|(block, found)| (to(block), found)));
     }
 }
 

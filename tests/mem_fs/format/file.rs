@@ -11,7 +11,7 @@ use ironmap::units::{FilePos, InodeNo};
 use ironmap::{Error, ErrorKind, Result};
 
 use super::MemFs;
-use super::content::no_space;
+use super::content::{OpenFile, no_space};
 
 /// An open inode.
 pub(super) struct Open {
@@ -34,7 +34,12 @@ impl Drop for Open {
         let last = self.fs.tree().node(self.number).is_ok_and(|node| node.holders == 1);
         if last && self.fs.kind.writes {
             // If the metadata of written data cannot be updated here, the next sync tries it again.
-            let _ = self.fs.convert(self.number);
+            let converted = self.fs.convert(self.number);
+            let give_back = |file: &mut OpenFile<'_>| {
+                file.give_back(0..u64::MAX);
+                Ok(())
+            };
+            let _ = converted.and_then(|()| self.fs.change_content(self.number, give_back));
         }
         let mut tree = self.fs.tree();
         if let Ok(node) = tree.node_mut(self.number) {
@@ -70,7 +75,7 @@ impl WriteFile for Open {
         };
         let changes = self.open.changes();
         let inode = self.fs.decode(&tree, self.number)?;
-        let plain = tree.ended.is_none() && !inode.is_privileged(intent) && !inode.shares;
+        let plain = tree.ended.is_none() && !inode.is_privileged(intent);
         Ok(Snapshot { changes, plain, map: Box::new(inode) })
     }
 

@@ -43,8 +43,8 @@ impl MemFs {
         match &node.content {
             Content::Blocks(blocks) => {
                 shares = blocks.are_shared();
-                stat.blocks = blocks.places().count() as u64 * BLOCK / 512;
-                if self.kind.resident && !blocks.are_shared() {
+                stat.blocks = blocks.count() as u64 * BLOCK / 512;
+                if self.kind.resident {
                     let _ = map.set(Arc::new(blocks.map()?));
                 }
             }
@@ -111,7 +111,7 @@ impl WriteMap for MemInode {
 
     fn map_now(&self, pos: FilePos, seen: u64, whole: bool) -> Result<(Iomap, u64)> {
         let (iomap, changes) = self.look_up(pos, false)?;
-        if whole && changes == seen && !self.shares {
+        if whole && changes == seen {
             let _ = self.map.set(Arc::new(self.read_blocks(Blocks::map)?.0));
         }
         Ok((iomap, changes))

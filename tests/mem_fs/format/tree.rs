@@ -105,7 +105,7 @@ impl Tree {
             return;
         }
         if let Some(Node { content: Content::Blocks(blocks), .. }) = self.nodes.remove(&number) {
-            self.free.extend(blocks.places());
+            self.free.extend(blocks.own_places());
         }
     }
 }

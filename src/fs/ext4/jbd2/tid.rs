@@ -1,22 +1,8 @@
 //! Transaction numbers, and the membership in a transaction.
 
-use crate::open_file::OpenInode;
-
 /// The number of a transaction, counted from 1 each time the volume is opened. Only the journal creates these numbers.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
-pub(crate) struct Tid(pub(super) u64);
-
-impl Tid {
-    /// The transaction that last changed the map of an open file.
-    pub(crate) fn of_map(open: &OpenInode) -> Self {
-        Self(open.newest_map())
-    }
-
-    /// Records that this transaction last changed the map of an open file.
-    pub(crate) fn note_map(self, open: &OpenInode) {
-        open.mapped_in(self.0);
-    }
-}
+pub(crate) struct Tid(pub(in crate::fs::ext4) u64);
 
 /// The proof that an operation has joined the running transaction. A change of a block requires this proof. A `Member` always belongs to a
 /// [`Handle`](super::Handle). Only a handle can therefore change a block.

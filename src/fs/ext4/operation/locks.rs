@@ -9,11 +9,12 @@ use std::sync::atomic::fence;
 use foldhash::HashMap;
 
 use crate::error::Result;
+use crate::fs::ext4::jbd2::tid::Tid;
 use crate::fs::ext4::order::{Held, Ordered, Rank, before};
 use crate::fs::ext4::stamps::{Stamps, Waiting};
 use crate::fs::{Access, Clock};
 use crate::open_file::{Alone, OpenInode};
-use crate::sync::atomic::{AtomicUsize, Ordering};
+use crate::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 use crate::sync::gate::{self, Gate};
 use crate::sync::{Mutex, MutexGuard};
 use crate::units::InodeNo;
@@ -38,9 +39,60 @@ pub(crate) struct Locks {
 #[derive(Default)]
 struct ActiveInode {
     lock: Arc<Gate>,
-    inode: Arc<OpenInode>,
+    writes: Arc<WriteState>,
     opens: AtomicUsize,
     stamps: Stamps,
+}
+
+/// The state of the writes to an inode. All handles of the inode share it.
+#[derive(Default)]
+pub(crate) struct WriteState {
+    /// The part that the direct-I/O core uses too.
+    pub(crate) inode: Arc<OpenInode>,
+    /// The number of the newest transaction that changed the size or the map.
+    mapped_in: AtomicU64,
+    /// The end of the blocks that were allocated for writes since the inode was put on the orphan list, in bytes. `None` if the inode is not
+    /// on the list because of a write. If a crash happens, the recovery frees the blocks past the end of the file. A thread changes this value
+    /// only while it has the exclusive lock of the inode.
+    beyond: Mutex<Option<u64>>,
+}
+
+impl WriteState {
+    /// The transaction that last changed the size or the map.
+    pub(crate) fn newest_map(&self) -> Tid {
+        Tid(self.mapped_in.load(Ordering::Relaxed))
+    }
+
+    /// Records that this transaction changed the size or the map.
+    pub(crate) fn mapped_in(&self, Tid(number): Tid) {
+        self.mapped_in.fetch_max(number, Ordering::Relaxed);
+    }
+
+    /// Whether the inode is on the orphan list because a write allocates blocks past the end of the file.
+    pub(crate) fn is_orphan(&self) -> bool {
+        self.beyond.lock().is_some()
+    }
+
+    /// Whether the metadata contain all completed writes, and no write has allocated blocks past the end of the file.
+    pub(crate) fn is_settled(&self) -> bool {
+        self.inode.pending.is_converted() && !self.is_orphan()
+    }
+
+    /// The end of the blocks that were allocated for writes since the inode was put on the orphan list. `None` if it is not on the list.
+    pub(crate) fn beyond(&self) -> Option<u64> {
+        *self.beyond.lock()
+    }
+
+    /// Records whether the inode is on the orphan list because of a write. No blocks past the end of the file remain.
+    pub(crate) fn set_orphan(&self, orphan: bool) {
+        *self.beyond.lock() = orphan.then_some(0);
+    }
+
+    /// Records the end of the blocks that were allocated for a write, if the inode is on the orphan list.
+    pub(crate) fn allocated(&self, end: u64) {
+        let mut beyond = self.beyond.lock();
+        *beyond = beyond.map(|known| known.max(end));
+    }
 }
 
 /// A shared lock of an inode.
@@ -83,8 +135,9 @@ struct Pin<'a> {
 pub(crate) struct Open(Arc<ActiveInode>);
 
 impl Open {
-    pub(crate) fn inode(&self) -> &Arc<OpenInode> {
-        &self.0.inode
+    /// The state that all open handles of the inode share.
+    pub(crate) fn state(&self) -> &Arc<WriteState> {
+        &self.0.writes
     }
 
     /// Whether this is the only open handle of the inode.
@@ -153,7 +206,7 @@ impl Locks {
     pub(super) fn content(&self, number: InodeNo, range: Range<u64>) -> Result<Content<'_>> {
         before(Rank::Content);
         let (mut pin, known) = self.pin(number, Rank::Content);
-        let alone = Alone::wait(&known.inode, range);
+        let alone = Alone::wait(&known.writes.inode, range);
         drop(known);
         match alone {
             Ok(alone) => Ok(Content { alone: Some(alone), pin }),
@@ -171,19 +224,19 @@ impl Locks {
         }
         let shard = self.shard(number).lock();
         let known = shard.get(&number)?;
-        (known.opens.load(Ordering::Relaxed) > 0).then(|| Arc::clone(&known.inode))
+        (known.opens.load(Ordering::Relaxed) > 0).then(|| Arc::clone(&known.writes.inode))
     }
 
-    /// Whether the table of locks contains `inode` as the state of the inode with this number.
-    pub(crate) fn is_known_as(&self, number: InodeNo, inode: &Arc<OpenInode>) -> bool {
+    /// Whether the table of locks contains `state` as the state of the inode with this number.
+    pub(crate) fn is_known_as(&self, number: InodeNo, state: &Arc<WriteState>) -> bool {
         let shard = self.shard(number).lock();
-        shard.get(&number).is_some_and(|known| Arc::ptr_eq(&known.inode, inode))
+        shard.get(&number).is_some_and(|known| Arc::ptr_eq(&known.writes, state))
     }
 
     /// Marks the decoded copies of all inodes in the table as outdated. Threads then read these inodes again.
     pub(crate) fn all_changed(&self) {
         for shard in &self.inodes {
-            shard.lock().values().for_each(|known| known.inode.changed());
+            shard.lock().values().for_each(|known| known.writes.inode.changed());
         }
     }
 
@@ -191,18 +244,18 @@ impl Locks {
     pub(crate) fn opened(&self) -> Vec<Arc<OpenInode>> {
         let mut opened = Vec::new();
         for shard in &self.inodes {
-            opened.extend(shard.lock().values().map(|known| Arc::clone(&known.inode)));
+            opened.extend(shard.lock().values().map(|known| Arc::clone(&known.writes.inode)));
         }
         opened
     }
 
     /// The inodes whose metadata do not record all written data yet.
-    pub(crate) fn unconverted(&self) -> Vec<(InodeNo, Arc<OpenInode>)> {
+    pub(crate) fn unsettled(&self) -> Vec<(InodeNo, Arc<WriteState>)> {
         let mut found = Vec::new();
         for shard in &self.inodes {
             let shard = shard.lock();
-            let unconverted = shard.iter().filter(|(_, known)| !known.inode.pending.is_empty());
-            found.extend(unconverted.map(|(number, known)| (*number, Arc::clone(&known.inode))));
+            let unsettled = shard.iter().filter(|(_, known)| !known.writes.is_settled());
+            found.extend(unsettled.map(|(number, known)| (*number, Arc::clone(&known.writes))));
         }
         found
     }
@@ -241,7 +294,7 @@ impl Locks {
     /// Sets a time stamp for the writes that were recorded since the last call. The first of these writes has already set a stamp itself.
     /// The later writes were only recorded in memory, without a time.
     fn stamp_noted(&self, known: &ActiveInode) {
-        if known.inode.content.take_written() {
+        if known.writes.inode.content.take_written() {
             self.set_stamp(known, Access::Write);
         }
     }
@@ -288,7 +341,7 @@ impl Locks {
         // and the test for recorded writes below. A write that is recorded after the fence therefore sees that no stamp is pending, and
         // sets a new stamp, which a later call removes.
         fence(Ordering::SeqCst);
-        if known.inode.content.take_written() {
+        if known.writes.inode.content.take_written() {
             pending.written = Some(self.clock.now());
         }
         self.stamped.fetch_sub(count, Ordering::Relaxed);
@@ -368,8 +421,9 @@ impl Content<'_> {
     }
 
     /// The state, shared by all handles, of the inode whose content this value locks.
-    pub(crate) fn inode(&self) -> Arc<OpenInode> {
-        self.pin.known.as_ref().map(|known| Arc::clone(&known.inode)).unwrap_or_default()
+    pub(crate) fn state(&self) -> Arc<WriteState> {
+        let known = self.pin.known.as_ref();
+        known.map(|known| Arc::clone(&known.writes)).unwrap_or_default()
     }
 }
 
@@ -390,7 +444,7 @@ impl Drop for Shared<'_> {
 impl Drop for Exclusive<'_> {
     fn drop(&mut self) {
         if let Some(known) = &self.pin.known {
-            known.inode.changed();
+            known.writes.inode.changed();
         }
         self.guard = None;
         self.pin.leave();

@@ -16,7 +16,7 @@ use std::ops::{Deref, Range};
 use std::sync::Arc;
 
 pub(crate) use self::inode::{InodeToChange, MayChange};
-pub(super) use self::locks::{Content, Exclusive, Open, Patience, Shared};
+pub(super) use self::locks::{Content, Exclusive, Open, Patience, Shared, WriteState};
 use super::order::Ordered;
 use super::writing::Writing;
 use super::{Ext4, Inode};

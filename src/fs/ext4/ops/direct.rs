@@ -9,12 +9,11 @@ use super::refuse;
 use crate::error::{ErrorKind, Result};
 use crate::fs::InodeFlags;
 use crate::fs::KeepSetId;
-use crate::fs::ext4::jbd2::tid::Tid;
-use crate::fs::ext4::operation::{Content, Locked, Operation, Patience};
+use crate::fs::ext4::operation::{Content, Locked, Operation, Patience, WriteState};
 use crate::fs::ext4::writing::Writing;
 use crate::fs::ext4::{Ext4, Inode};
-use crate::iomap::{ExtentState, IomapType};
-use crate::open_file::{Alone, OpenInode, Unconverted};
+use crate::iomap::{ExtentState, IomapType, Written};
+use crate::open_file::{Alone, Unconverted};
 use crate::units::{BlockSize, FileBlock, FilePos, InodeNo};
 
 /// The number of blocks that a change of the inode and of the orphan list needs.
@@ -41,14 +40,14 @@ impl<'a> Deref for Quiesced<'a> {
 impl Quiesced<'_> {
     /// Records that no blocks past the end of the file remain. `orphan` is true if the inode is still on the orphan list.
     pub(super) fn is_cut(&self, orphan: bool) {
-        let pending = &self.content.inode().pending;
-        if orphan { pending.forget_reach() } else { pending.forget_orphan() }
+        let state = self.content.state();
+        state.set_orphan(orphan && state.is_orphan());
     }
 }
 
 impl Drop for Quiesced<'_> {
     fn drop(&mut self) {
-        self.writing.transactions.newest().note_map(&self.content.inode());
+        self.content.state().mapped_in(self.writing.transactions.newest());
     }
 }
 
@@ -59,14 +58,12 @@ impl<'a> Operation<'a> {
     /// `Busy` if the calling thread must wait for other requests while it has requests in flight; `ReadOnly`, `Io`.
     pub(super) fn quiesce(&self, number: InodeNo) -> Result<Quiesced<'a>> {
         let content = self.lock_content(number, 0..u64::MAX)?;
-        let open = content.inode();
+        let state = content.state();
         let file = self.lock(number);
-        if !open.pending.is_empty() {
-            self.convert_under(&file, &open, content.alone())?;
+        if !state.is_settled() {
+            self.convert_under(&file, &state, content.alone())?;
             // No other thread uses the content. Blocks past the end of the file can therefore only belong to failed writes.
-            if open.pending.is_orphan() {
-                self.cut_orphan(&file, &open)?;
-            }
+            self.cut_orphan(&file, &state)?;
         }
         let counters = &self.writing.counters;
         counters.locked();
@@ -110,7 +107,7 @@ impl Ext4 {
     pub(crate) fn allocate_for_write(
         self: &Arc<Self>,
         number: InodeNo,
-        open: &OpenInode,
+        state: &WriteState,
         range: Range<u64>,
         whole: bool,
     ) -> Result<u64> {
@@ -119,33 +116,31 @@ impl Ext4 {
             op.writing.counters.upgraded();
             let inode = file.inode()?;
             let size = self.superblock.block_size;
-            if range.end > size.blocks_for(inode.size()) << size.shift()
-                && !open.pending.is_orphan()
-            {
+            if range.end > size.blocks_for(inode.size()) << size.shift() && !state.is_orphan() {
                 op.transact(CREDITS, |handle| op.add_orphan(handle, &file))?;
-                open.pending.set_orphan();
+                state.set_orphan(true);
             }
             let result = op.allocate_range(&file, range.clone());
-            op.writing.transactions.newest().note_map(open);
+            state.mapped_in(op.writing.transactions.newest());
             let reached = match result {
                 Ok(()) => range.end,
                 Err(error) if error.is_for_space() => {
                     let hole = op.first_hole(&file, range.clone());
-                    match hole.inspect_err(|_| open.pending.allocated(range.end))? {
+                    match hole.inspect_err(|_| state.allocated(range.end))? {
                         Some(hole) if hole <= range.start => return Err(error),
                         Some(hole) if whole => {
-                            open.pending.allocated(hole);
+                            state.allocated(hole);
                             return Err(error);
                         }
                         hole => hole.unwrap_or(range.end),
                     }
                 }
                 Err(error) => {
-                    open.pending.allocated(range.end);
+                    state.allocated(range.end);
                     return Err(error);
                 }
             };
-            open.pending.allocated(reached);
+            state.allocated(reached);
             Ok(reached)
         })
     }
@@ -171,14 +166,15 @@ impl Ext4 {
     pub(crate) fn convert(
         self: &Arc<Self>,
         number: InodeNo,
-        open: &Arc<OpenInode>,
+        state: &Arc<WriteState>,
         patience: Patience,
     ) -> Result<()> {
+        let open = &state.inode;
         self.operate(|op| {
-            if open.pending.is_empty() {
+            if state.is_settled() {
                 return Ok(());
             }
-            let alone = match self.cut_blocks(&open.pending.unconverted()) {
+            let alone = match self.cut_blocks(&open.unconverted()) {
                 None => None,
                 Some(range) => match patience {
                     Patience::None => Alone::at_once(open, range),
@@ -192,10 +188,10 @@ impl Ext4 {
             }
             let file = op.lock(number);
             // While this thread waited, the file may have been freed and its inode number reused.
-            if !locks.is_known_as(number, open) || open.pending.is_empty() {
+            if !locks.is_known_as(number, state) || state.is_settled() {
                 return Ok(());
             }
-            op.convert_under(&file, open, alone.as_ref())
+            op.convert_under(&file, state, alone.as_ref())
         })
     }
 
@@ -203,9 +199,10 @@ impl Ext4 {
     fn cut_blocks(&self, what: &Unconverted) -> Option<Range<u64>> {
         let block = self.superblock.block_size.bytes() as u64;
         let cut = |at: &u64| !at.is_multiple_of(block);
-        let first = what.written.iter().flat_map(|range| [range.start, range.end]).find(cut)?;
+        let ends = |part: &Written| [part.pos.0, part.end().0];
+        let first = what.written.iter().flat_map(ends).find(cut)?;
         let last =
-            what.written.iter().rev().flat_map(|range| [range.end, range.start]).find(cut)?;
+            what.written.iter().rev().flat_map(|part| ends(part).into_iter().rev()).find(cut)?;
         Some(first / block * block..last.next_multiple_of(block))
     }
 }
@@ -216,11 +213,12 @@ impl Operation<'_> {
     fn convert_under(
         &self,
         file: &Locked<'_>,
-        open: &Arc<OpenInode>,
+        state: &WriteState,
         alone: Option<&Alone>,
     ) -> Result<()> {
         let inode = file.inode()?;
-        let mut what = open.pending.unconverted();
+        let mut what = state.inode.unconverted();
+        let beyond = state.beyond();
         let (blocks, unfilled) = self.fill_blocks(&inode, &mut what, alone);
         let credits = CREDITS + inode.credits_for_map();
         let orphan = self.transact(credits + CREDITS, |handle| {
@@ -244,16 +242,18 @@ impl Operation<'_> {
             // Blocks past the end of the file that are not yet recorded as written belong to a failed write or to a write in flight.
             let block_size = self.superblock.block_size;
             let orphan =
-                what.orphan && block_size.blocks_for(what.reach) > block_size.blocks_for(size);
-            if what.orphan && !orphan && inode.stat().links > 0 {
+                beyond.is_some_and(|end| block_size.blocks_for(end) > block_size.blocks_for(size));
+            if beyond.is_some() && !orphan && inode.stat().links > 0 {
                 self.remove_orphan(handle, file)?;
             }
-            handle.tid().note_map(open);
+            state.mapped_in(handle.tid());
             Ok(orphan)
         })?;
-        what.orphan &= !orphan;
+        if !orphan {
+            state.set_orphan(false);
+        }
         self.writing.counters.converted(blocks.len());
-        open.converted(&what);
+        state.inode.converted(&what);
         unfilled
     }
 
@@ -316,28 +316,28 @@ impl Ext4 {
     pub(crate) fn sync_open(
         self: &Arc<Self>,
         number: InodeNo,
-        open: &Arc<OpenInode>,
+        state: &Arc<WriteState>,
         data_only: bool,
     ) -> Result<()> {
-        self.convert(number, open, Patience::Some)?;
+        self.convert(number, state, Patience::Some)?;
         if !data_only {
             self.store_stamps_waiting(number)?;
         }
         let transactions = &self.writing()?.transactions;
         transactions.check()?;
-        let newest = if data_only { Tid::of_map(open) } else { transactions.newest() };
+        let newest = if data_only { state.newest_map() } else { transactions.newest() };
         self.commit_with_data(newest)
     }
 
     /// Whether all metadata that are needed to read a file's blocks are durable. Ranges that wait for a conversion are not in a transaction
     /// yet. These ranges must be checked before the transaction of the map is checked, because a conversion first records its transaction
     /// and then removes the ranges.
-    pub(crate) fn map_is_durable(&self, open: &OpenInode) -> bool {
-        if open.pending.has_ranges() || open.pending.size() > 0 {
+    pub(crate) fn map_is_durable(&self, state: &WriteState) -> bool {
+        if !state.inode.pending.is_converted() {
             return false;
         }
         let writing = self.writing();
-        writing.is_ok_and(|writing| writing.transactions.is_committed(Tid::of_map(open)))
+        writing.is_ok_and(|writing| writing.transactions.is_committed(state.newest_map()))
     }
 
     /// Updates the metadata for the written data of all files. After an error for one file, continues with the other files.
@@ -347,8 +347,8 @@ impl Ext4 {
     /// thread has received its completions.
     pub(crate) fn convert_all(self: &Arc<Self>, patience: Patience) -> Result<()> {
         let mut converted = Ok(());
-        for (number, open) in self.writing()?.locks.unconverted() {
-            if let Err(error) = self.convert(number, &open, patience)
+        for (number, state) in self.writing()?.locks.unsettled() {
+            if let Err(error) = self.convert(number, &state, patience)
                 && (converted.is_ok() || error.kind() == ErrorKind::Busy)
             {
                 converted = Err(error);
@@ -375,29 +375,33 @@ impl Operation<'_> {
     }
 
     /// Frees the blocks past a file's end that a failed write has allocated. No other thread may be using the content.
-    pub(super) fn cut_orphan(&self, file: &Locked<'_>, open: &OpenInode) -> Result<()> {
-        let inode = file.inode()?;
-        if open.pending.is_orphan() && inode.stat().links > 0 {
-            self.finish_truncation(&inode, false)?;
-            open.pending.forget();
+    pub(super) fn cut_orphan(&self, file: &Locked<'_>, state: &WriteState) -> Result<()> {
+        if state.is_orphan() {
+            let inode = file.inode()?;
+            if inode.stat().links > 0 {
+                self.finish_truncation(&inode, false)?;
+                state.inode.pending.forget();
+                state.set_orphan(false);
+            }
         }
         Ok(())
     }
 }
 
-/// Returns the blocks that the written byte ranges cover, and the byte ranges in these blocks. If a range begins or ends within a block,
+/// Returns the blocks that parts of writes cover, and the pieces of the parts in these blocks. If a range begins or ends within a block,
 /// `fill` is called with the range of the other bytes of this block. If `fill` returns false, the block is skipped.
 fn filled_blocks(
     size: BlockSize,
-    written: &[Range<u64>],
+    written: &[Written],
     mut fill: impl FnMut(&Range<u64>) -> bool,
-) -> (Vec<Range<FileBlock>>, Vec<Range<u64>>) {
+) -> (Vec<Range<FileBlock>>, Vec<Written>) {
     let block = size.bytes() as u64;
     let (mut blocks, mut kept) = (Vec::<Range<FileBlock>>::new(), Vec::new());
     // `full` is the end of the bytes that are covered so far. If the last block was skipped, `left` is the start of this block.
     let (mut full, mut left) = (0, None);
-    for (at, range) in written.iter().enumerate() {
-        let next = written.get(at + 1).map_or(u64::MAX, |next| next.start);
+    for (at, part) in written.iter().enumerate() {
+        let range = part.range();
+        let next = written.get(at + 1).map_or(u64::MAX, |next| next.pos.0);
         let (start, end) = (range.start / block * block, range.end.next_multiple_of(block));
         let (head, tail) = (start.max(full)..range.start, range.end..end.min(next));
         let fills_head = left != Some(start) && fill(&head);
@@ -407,7 +411,7 @@ fn filled_blocks(
         let first = if fills_head { start } else { start + block };
         let behind = if fills_tail { end } else { end - block };
         if first < behind {
-            kept.push(range.start.max(first)..range.end.min(behind));
+            kept.extend(part.cut(first..behind));
             let range = size.block_of(FilePos(first))..size.block_of(FilePos(behind));
             match blocks.last_mut() {
                 Some(last) if last.end >= range.start => last.end = range.end,
@@ -456,7 +460,7 @@ mod tests {
         let (volume, mut queue) = volume();
         let one = file(&volume, b"one");
         one.write_at(&mut queue, &[0x22; 4096], FilePos(0)).unwrap();
-        let unconverted = volume.ext4().unwrap().writing().unwrap().locks.unconverted();
+        let unconverted = volume.ext4().unwrap().writing().unwrap().locks.unsettled();
         assert_eq!(unconverted.len(), 1);
         volume.fs().writable().unwrap().unlink(ROOT, b"one").unwrap();
         drop(one);

@@ -7,12 +7,13 @@ use crate::error::{Error, ErrorKind, Result};
 use crate::fs::ext4::alloc::FreshInode;
 use crate::fs::ext4::attr::Attributes;
 use crate::fs::ext4::jbd2::Handle;
-use crate::fs::ext4::operation::{InodeToChange, Locked, MayChange, Open, Operation, Patience};
+use crate::fs::ext4::operation::{
+    InodeToChange, Locked, MayChange, Open, Operation, Patience, WriteState,
+};
 use crate::fs::ext4::stamps::Waiting;
 use crate::fs::ext4::writing::Writing;
 use crate::fs::ext4::{Ext4, Inode};
 use crate::fs::{Access, FileType, InodeFlags, Stat, Timestamp};
-use crate::open_file::OpenInode;
 use crate::units::{FileBlock, InodeNo};
 
 /// The fate of an inode after the removal of one of its names.
@@ -69,8 +70,8 @@ impl Ext4Held {
     }
 
     /// The state that all open handles of the inode share; `None` on a read-only volume.
-    pub(crate) fn open_inode(&self) -> Option<&Arc<OpenInode>> {
-        self.open.as_ref().map(Open::inode)
+    pub(crate) fn state(&self) -> Option<&Arc<WriteState>> {
+        self.open.as_ref().map(Open::state)
     }
 
     /// The file system.
@@ -91,7 +92,7 @@ impl Ext4Held {
 
 fn opened(writing: &Writing, open: Open) -> Open {
     // Earlier changes of the map may not be durable yet. The newest transaction is therefore recorded as the last change of the map.
-    writing.transactions.newest().note_map(open.inode());
+    open.state().mapped_in(writing.transactions.newest());
     open
 }
 
@@ -118,7 +119,7 @@ impl Operation<'_> {
         while attempts > 0
             && failures < SETTLE_FAILURES
             && open.is_last()
-            && !open.inode().pending.is_empty()
+            && !open.state().is_settled()
         {
             match file.inode() {
                 Ok(inode) if inode.stat().links == 0 => break,
@@ -132,20 +133,20 @@ impl Operation<'_> {
             // The lock order requires that a thread locks the content before the inode. The inode is therefore unlocked here. No other
             // thread has requests in flight. However, another thread may open the file before the inode is locked again.
             drop(file);
-            last = self.convert(number, open.inode(), Patience::All);
+            last = self.convert(number, open.state(), Patience::All);
             failures += u32::from(last.is_err());
             file = self.lock(number);
             // Blocks past the size are freed only if all data are converted. Another thread may have written data while the inode was
             // unlocked. These data may lie past the size in the metadata.
-            if last.is_ok() && open.is_last() && open.inode().pending.is_converted() {
-                let _ = self.cut_orphan(&file, open.inode());
+            if last.is_ok() && open.is_last() && open.state().inode.pending.is_converted() {
+                let _ = self.cut_orphan(&file, open.state());
             }
         }
         if let Err(error) = last
             && open.is_last()
         {
             self.writing.unheard.lock().get_or_insert(error);
-            let _ = self.cut_orphan(&file, open.inode());
+            let _ = self.cut_orphan(&file, open.state());
         }
         if !file.close(&open) {
             return Ok(());
@@ -153,7 +154,8 @@ impl Operation<'_> {
         let is_gone = file.inode().is_ok_and(|inode| inode.stat().links == 0);
         if is_gone {
             // The recorded changes that wait for a conversion are dropped, because the inode number may soon be reused.
-            open.inode().pending.forget();
+            open.state().inode.pending.forget();
+            open.state().set_orphan(false);
         }
         drop(open);
         if is_gone { self.evict(&file) } else { self.store_stamps_of(number) }

@@ -118,7 +118,7 @@ impl InodeToChange<'_> {
     ) -> Result<()> {
         let range = range.start..range.end.min(FileBlock(FILE_BLOCKS));
         match (Map::of(self)?, state) {
-            (_, ExtentState::Journal | ExtentState::Memory) => {
+            (_, ExtentState::Journal | ExtentState::Memory | ExtentState::Shared) => {
                 Err(Error::invalid("an extent in this state cannot be stored in a map"))
             }
             (Map::Extents(tree), _) => tree.set_state(handle, range, state),
