@@ -51,14 +51,17 @@ compile() {
     "$1" -g -O1 -std=c11 -D_GNU_SOURCE "${warnings[@]}" "${@:3}" "${sources[@]}" -o "$work/$2" "${link[@]}"
 }
 
-examples() {
-    local compiler name tree=$work/tree
-    for compiler in gcc clang; do
-        has "$compiler" || { skip "the examples by $compiler: not installed"; continue; }
-        for name in epoll_read copy_out tar_to_image; do
-            "$compiler" -g -O1 -std=c11 "${warnings[@]}" "$crate/examples/$name.c" -o "$work/$name" "${link[@]}"
-        done
+# example COMPILER DIR FLAGS...: the examples as programs in $work/DIR.
+example() {
+    local name
+    mkdir -p "$work/$2"
+    for name in epoll_read copy_out tar_to_image; do
+        "$1" -g -O1 -std=c11 "${warnings[@]}" "${@:3}" "$crate/examples/$name.c" -o "$work/$2/$name" "${link[@]}"
     done
+}
+
+examples() {
+    local tree=$work/tree
     mkdir -p "$tree/directory/below" "$tree/empty"
     head -c 9000000 /dev/urandom >"$tree/large"
     seq 1000 >"$tree/directory/numbers"
@@ -66,29 +69,51 @@ examples() {
     ln -s ../large "$tree/directory/link"
     chmod 640 "$tree/large"
     mke2fs -q -t ext4 -d "$tree" "$work/tree.img" 64M
+    example gcc gcc
+    example gcc sanitized -fsanitize=address,undefined -fno-sanitize-recover=all
+    run_examples sanitized
+    if has clang; then
+        example clang clang
+        run_examples clang
+    else
+        skip "the examples by clang: not installed"
+    fi
+    if has valgrind; then
+        # Valgrind does not know which memory the kernel fills through io_uring.
+        run_examples gcc valgrind --quiet --undef-value-errors=no --error-exitcode=1 --leak-check=full --show-leak-kinds=definite --errors-for-leak-kinds=definite
+    else
+        skip "the examples under valgrind: not installed"
+        run_examples gcc
+    fi
+}
 
-    "$work/copy_out" "$work/tree.img" / "$work/copy"
+# run_examples DIR COMMAND...: runs the programs in $work/DIR by a command.
+run_examples() {
+    local arguments dir=$work/$1 tree=$work/tree
+    shift
+    rm -rf "$work/copy" "$work/built.img" "$work/dumped"
+    "$@" "$dir/copy_out" "$work/tree.img" / "$work/copy"
     rmdir "$work/copy/lost+found"
     diff -r --no-dereference "$tree" "$work/copy"
     [ "$(stat -c %a "$work/copy/large")" = 640 ]
-    "$work/epoll_read" /large "$work/tree.img" >"$work/of-volume"
-    "$work/epoll_read" "$tree/large" >"$work/of-host"
+    "$@" "$dir/epoll_read" /large "$work/tree.img" >"$work/of-volume"
+    "$@" "$dir/epoll_read" "$tree/large" >"$work/of-host"
     diff "$work/of-volume" "$work/of-host"
     grep -q '^9000000 bytes, ' "$work/of-volume"
     # Each program reports a failure in one line.
-    for name in "copy_out /missing / $work/none" "epoll_read /missing" "epoll_read /missing $work/tree.img"; do
+    for arguments in "copy_out /missing / $work/none" "epoll_read /missing" "epoll_read /missing $work/tree.img"; do
         # shellcheck disable=SC2086  # the arguments
-        ! "$work"/$name 2>"$work/message" || die "$name has not failed"
-        [ "$(wc -l <"$work/message")" = 1 ] || die "$name: $(cat "$work/message")"
+        ! "$@" "$dir"/$arguments 2>"$work/message" || die "$arguments has not failed"
+        [ "$(wc -l <"$work/message")" = 1 ] || die "$arguments: $(cat "$work/message")"
     done
 
-    tar -C "$tree" -c . | "$work/tar_to_image" "$work/built.img" examples
+    tar -C "$tree" -c . | "$@" "$dir/tar_to_image" "$work/built.img" examples
     e2fsck -fn "$work/built.img" >"$work/fsck" 2>&1 || die "e2fsck: $(cat "$work/fsck")"
     mkdir "$work/dumped"
     debugfs -R "rdump / $work/dumped" "$work/built.img" 2>"$work/debugfs"
     rm -rf "$work/dumped/lost+found"
     diff -r --no-dereference "$tree" "$work/dumped"
-    ! head -c 3000 "$tree/large" | "$work/tar_to_image" "$work/none.img" 2>"$work/message" || die "random bytes are a tar archive"
+    ! head -c 3000 "$tree/large" | "$@" "$dir/tar_to_image" "$work/none.img" 2>"$work/message" || die "random bytes are a tar archive"
     [ ! -e "$work/none.img" ]
 }
 
