@@ -6,6 +6,7 @@ use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 
 use crate::common::image::{Image, words};
 use crate::common::rng::Rng;
+use ironmap::device::{Device, Faults, Ram, Sim};
 use ironmap::fs::ext4::ROOT;
 use ironmap::fs::{Clock, Credentials, DirCursor, FileSystem, NewFile};
 use ironmap::units::InodeNo;
@@ -213,4 +214,40 @@ fn the_listing_of_a_removed_directory_ends() {
     volume.close().unwrap();
     drop(volume);
     image.check();
+}
+
+/// On a volume that is open for reading, a walk over the inodes in order reads the inode table in long ranges. If a sector of the table cannot
+/// be read, only the inodes of its block are missing.
+#[test]
+fn a_walk_over_inodes_in_order_needs_few_requests() {
+    let image = Image::mke2fs("16M", &words("-t ext4 -b 1024 -N 2048 -I 256"));
+    let numbers = 20..900;
+    {
+        let volume = open(&image);
+        let fs = volume.fs();
+        for number in 0..1000 {
+            make(fs, ROOT, &format!("file{number}"), NewFile::Regular);
+        }
+    }
+    let bytes = std::fs::read(image.path()).unwrap();
+    let ram: Arc<dyn Device> = Arc::new(Ram::from_image(&bytes));
+    let sim = Arc::new(Sim::new(ram, Faults::default()));
+    let walk = || {
+        let volume = Volume::on(Arc::clone(&sim) as Arc<dyn Device>).unwrap();
+        let before = sim.requests();
+        let lost: Vec<_> =
+            numbers.clone().filter(|number| volume.fs().inode(InodeNo(*number)).is_err()).collect();
+        (sim.requests() - before, lost)
+    };
+    let (requests, lost) = walk();
+    assert!(lost.is_empty(), "{lost:?}");
+    // The table has 4 inodes in each block.
+    assert!(requests < 220 / 32 + 8, "{requests} requests");
+    let table = image.debugfs("imap <500>\n");
+    let block = table.split("located at block ").nth(1).unwrap();
+    let block: u64 = block.split(',').next().unwrap().parse().unwrap();
+    sim.set_faults(Faults { bad_sectors: BTreeSet::from([block * 2]), ..Faults::default() });
+    let (_, lost) = walk();
+    let first = (500 - 1) / 4 * 4 + 1;
+    assert_eq!(lost, [first, first + 1, first + 2, first + 3]);
 }

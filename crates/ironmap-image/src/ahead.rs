@@ -1,7 +1,7 @@
 //! Reads a range of a file in order. On a device with a high latency, the reads run ahead of the caller. Small files are read together, if
 //! the engine can have several requests in flight.
 
-use std::collections::{BTreeMap, HashMap};
+use std::collections::{BTreeMap, HashMap, HashSet};
 use std::ops::Range;
 
 use ironmap::bio::{Buffer, Completion, Memory};
@@ -25,11 +25,11 @@ const SMALL: u64 = 128 << 10;
 const TOGETHER: usize = 128;
 /// A batch of small files ends when its content has at least this number of bytes.
 const BATCH: u64 = 4 << 20;
-/// The maximum number of files whose content stays in memory while the caller reads files of subdirectories. The content uses at most 32
-/// MiB.
+/// The maximum number of files whose content stays in memory while the caller reads files of subdirectories. With the batch in flight, the
+/// content uses at most 48 MiB.
 const MOST_LOADED: usize = 256;
 
-/// Reads files through a queue, ahead of the caller. The queue must have no other requests.
+/// Reads files through a queue, ahead of the caller. The queue must have no requests of others.
 pub struct Ahead {
     depth: u64,
     reads_together: bool,
@@ -43,8 +43,19 @@ pub struct Ahead {
     expected: Vec<InodeNo>,
     /// The content of small files; `None` for a file that the caller must read itself.
     loaded: HashMap<InodeNo, Option<Buffer>>,
+    /// The small files after the loaded ones. Their reads are in flight while the caller uses the loaded files.
+    next: Option<Batch>,
     /// The file that the caller is reading.
     last: Option<InodeNo>,
+}
+
+/// Small files that are read together.
+struct Batch {
+    /// All files of the batch.
+    numbers: HashSet<InodeNo>,
+    /// The token of the first read, and the file and the size of each read.
+    first: u64,
+    reads: Vec<(InodeNo, usize)>,
 }
 
 impl Ahead {
@@ -59,6 +70,7 @@ impl Ahead {
             done: BTreeMap::new(),
             expected: Vec::new(),
             loaded: HashMap::new(),
+            next: None,
             last: None,
         }
     }
@@ -84,26 +96,50 @@ impl Ahead {
         if let Some(last) = self.last.replace(number) {
             self.loaded.remove(&last);
         }
-        if !self.reads_together() || self.loaded.contains_key(&number) {
+        if !self.reads_together() {
             return;
         }
-        // The caller has skipped the files that were expected before this file, for example hard links to files that the caller has already
-        // read.
-        let Some(at) = self.expected.iter().rposition(|expected| *expected == number) else {
-            return;
-        };
-        self.expected.truncate(at + 1);
+        if !self.loaded.contains_key(&number) {
+            self.load_batch(queue, source, number);
+        }
+        // The caller's own reads do not overlap with a batch, so that the reports of an error are those of the caller's file.
+        if !matches!(self.loaded.get(&number), Some(Some(_)))
+            && let Some(batch) = self.next.take()
+        {
+            self.finish(queue, source, batch);
+        }
+    }
+
+    /// Loads the batch that contains a file, and submits the reads of the next batch.
+    fn load_batch(&mut self, queue: &mut Queue, source: &Source, number: InodeNo) {
         if self.loaded.len() > MOST_LOADED {
             self.loaded.clear();
         }
-        let first = self.token;
-        let (mut files, mut bytes) = (Vec::new(), 0);
-        let begin = self.expected.len().saturating_sub(TOGETHER);
+        let in_flight = self.next.take();
+        let is_next = in_flight.as_ref().is_some_and(|batch| batch.numbers.contains(&number));
+        in_flight.into_iter().for_each(|batch| self.finish(queue, source, batch));
+        if !is_next {
+            // The caller has skipped the files that were expected before this file, for example hard links to files that the caller has
+            // already read.
+            let Some(at) = self.expected.iter().rposition(|expected| *expected == number) else {
+                return;
+            };
+            self.expected.truncate(at + 1);
+            let batch = self.begin(queue, source);
+            self.finish(queue, source, batch);
+        }
+        self.next = Some(self.begin(queue, source));
+    }
+
+    /// Submits the reads of the next small files.
+    fn begin(&mut self, queue: &mut Queue, source: &Source) -> Batch {
+        let mut batch = Batch { numbers: HashSet::new(), first: self.token, reads: Vec::new() };
+        let (mut bytes, begin) = (0, self.expected.len().saturating_sub(TOGETHER));
         while bytes < BATCH
             && self.expected.len() > begin
             && let Some(number) = self.expected.pop()
         {
-            self.loaded.insert(number, None);
+            batch.numbers.insert(number);
             let Ok(inode) = source.inode(number, b"") else { continue };
             let size = inode.size();
             if inode.file_type() == FileType::Regular
@@ -111,15 +147,23 @@ impl Ahead {
                 && let Ok(file) = source.file(inode, b"")
                 && self.submit(queue, &file, 0, size as usize).is_ok()
             {
-                files.push((file.inode(), size as usize));
+                batch.reads.push((file.inode(), size as usize));
                 bytes += size;
             }
         }
+        // The device works on the reads until `finish`. An error is that of the wait there.
+        let _ = queue.poll();
+        batch
+    }
+
+    /// Waits for the reads of a batch, and keeps the content of its files.
+    fn finish(&mut self, queue: &mut Queue, source: &Source, batch: Batch) {
         while queue.outstanding() > 0 && self.collect(queue).is_ok() {}
         // This read has recorded the sectors that do not match their protection information. The records are dropped, because the caller
         // reads the file again and then reports these sectors.
         drop(source.volume.events().take_wrong_tuples());
-        for (token, (number, size)) in (first..).zip(files) {
+        self.loaded.extend(batch.numbers.into_iter().map(|number| (number, None)));
+        for (token, (number, size)) in (batch.first..).zip(batch.reads) {
             let completion = self.done.remove(&token);
             if let Some(Ok((read, buffer))) = completion.map(Completion::into_buffer)
                 && read == size
@@ -146,10 +190,11 @@ impl Ahead {
         if self.depth == 1 {
             return self.read_one_by_one(queue, file, range, failed, take);
         }
+        let first = self.token;
         let result = self.read_in_order(queue, file, range, failed, take);
         // The remaining reads are past the end of the file, or they follow an error. This code waits for them and reuses their memory.
         while queue.outstanding() > 0 && self.collect(queue).is_ok() {}
-        for completion in std::mem::take(&mut self.done).into_values() {
+        for completion in self.done.split_off(&first).into_values() {
             if let Memory::Flat(buffer) = completion.memory {
                 self.keep(buffer);
             }

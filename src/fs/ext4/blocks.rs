@@ -15,11 +15,15 @@ use crate::error::{Context, ErrorKind, Place, Result};
 use crate::events::{Direction, ErrorEvent, Events};
 use crate::fs::block::{Block, Part};
 use crate::sync::Cache;
+use crate::sync::atomic::{AtomicU64, Ordering};
 use crate::sys::Buffer;
 use crate::units::{BlockSize, FilePos, FsBlock, InodeNo};
 
 /// The maximum memory of cached metadata blocks in bytes.
 const CACHE_BYTES: usize = 64 << 20;
+
+/// The number of blocks in a range that [`Blocks::read_in_order`] reads at once. It is the default of Linux's `inode_readahead_blks`.
+const AHEAD: u64 = 32;
 
 /// The maximum number of attempts to change a block. An attempt fails if the block is evicted from the cache between the read and the
 /// change.
@@ -88,6 +92,8 @@ pub(crate) struct Blocks {
     overlay: Overlay,
     dirty: Dirty,
     events: Arc<Events>,
+    /// The block after the last one that [`read_in_order`](Self::read_in_order) has read from the device.
+    next: AtomicU64,
 }
 
 impl Blocks {
@@ -100,7 +106,7 @@ impl Blocks {
     ) -> Self {
         let cache = Cache::new(CACHE_BYTES / size.bytes());
         let (overlay, dirty) = (Overlay::default(), Dirty::default());
-        Self { device, size, count, cache, overlay, dirty, events }
+        Self { device, size, count, cache, overlay, dirty, events, next: AtomicU64::new(0) }
     }
 
     pub(crate) fn device(&self) -> &Arc<dyn Device> {
@@ -141,6 +147,40 @@ impl Blocks {
         match self.dirty.get(block) {
             Some(content) => Ok(content),
             None => self.read_clean(block),
+        }
+    }
+
+    /// Reads a block of a table on a volume that is open for reading. If the caller reads the blocks in order, also reads the next blocks from
+    /// the device, so that a walk over a table needs few requests.
+    pub(crate) fn read_in_order(&self, block: FsBlock, place: Place) -> Result<Block> {
+        if let Some(content) = self.cache.get(&block) {
+            return Ok(content);
+        }
+        let mut end = block.0.saturating_add(1);
+        if self.next.load(Ordering::Relaxed) == block.0 && self.contain(block, 1) {
+            end = (block.0 / AHEAD + 1) * AHEAD;
+            self.read_ahead(block, end.min(self.count));
+        }
+        self.next.store(end, Ordering::Relaxed);
+        self.read(block, place)
+    }
+
+    /// Reads blocks into the cache. An error is ignored, because the caller's own read reports it.
+    fn read_ahead(&self, first: FsBlock, end: u64) {
+        let relocated = |block: &u64| self.overlay.get(FsBlock(*block)).is_some();
+        let end = (first.0..end).find(relocated).unwrap_or(end);
+        let len = (end.saturating_sub(first.0) as usize) << self.size.shift();
+        let Ok(mut buffer) = Buffer::aligned(len) else { return };
+        if len == 0 || self.device.read_exact_at(&mut buffer, self.size.offset_of(first)).is_err() {
+            return;
+        }
+        for (block, content) in (first.0..end).zip(buffer.chunks(self.size.bytes())) {
+            let copy = || -> Result<Block> {
+                let mut copy = Buffer::aligned(content.len())?;
+                copy.copy_from_slice(content);
+                Ok(Block::new(copy))
+            };
+            let _ = self.cache.get_or_insert_with(&FsBlock(block), copy);
         }
     }
 

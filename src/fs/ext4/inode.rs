@@ -162,7 +162,10 @@ impl Ext4 {
         // Pending time stamps are read before the inode's bytes. Another thread may store the stamps in the inode between the two reads.
         // This does no harm: the bytes already contain the stamps when the stamps are applied.
         let stamps = self.writing.as_ref().map(|writing| writing.locks.stamps(number));
-        let content = self.blocks.read(block, place)?;
+        let content = match &self.writing {
+            Some(_) => self.blocks.read(block, place)?,
+            None => self.blocks.read_in_order(block, place)?,
+        };
         let (bytes, place) = (&content[at..at + size], place.block(block));
         if let Some(edit) = edit {
             // These bytes combine the inode in the table with the changes of a fast commit. The inode's checksum does not match them. The
