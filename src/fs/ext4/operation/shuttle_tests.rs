@@ -92,12 +92,12 @@ fn a_read_is_valid_until_the_change_number_changes() {
             spawn(|model| {
                 let shared = model.locks.shared(INODE);
                 let open = shared.open();
-                let (changes, value) = (open.inode().changes(), model.value.load(SeqCst));
+                let (changes, value) = (open.state().inode.changes(), model.value.load(SeqCst));
                 drop(shared);
                 for _ in 0..4 {
                     thread::yield_now();
                     let seen = model.seen.load(SeqCst);
-                    let stays = open.inode().changes() == changes;
+                    let stays = open.state().inode.changes() == changes;
                     assert!(
                         !stays || value >= seen,
                         "the value is {value}, but a thread has seen {seen}"
