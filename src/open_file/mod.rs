@@ -13,6 +13,7 @@ mod view;
 use std::ops::Range;
 use std::sync::Arc;
 
+use crate::bio::CompletionWork;
 use crate::error::Result;
 use crate::iomap::Written;
 use crate::sync::atomic::{AtomicU64, Ordering};
@@ -74,11 +75,15 @@ impl OpenInode {
         self.pending.converted(what, || self.changed());
     }
 
-    /// Records that a write to a range has failed, or was cancelled after blocks may have been allocated for it. The next conversion tells the
-    /// file system.
+    /// Records that a write with this completion work has failed or was cancelled. The next conversion tells the file system. Returns whether
+    /// blocks may have been allocated for the write, so that the file should be converted soon.
     #[cold]
-    pub(crate) fn cancelled(&self, pos: FilePos, len: usize) {
-        self.pending.cancelled(pos.0..pos.0 + len as u64);
+    pub(crate) fn cancelled(&self, pos: FilePos, len: usize, left: CompletionWork) -> bool {
+        let allocates = left.intersects(CompletionWork::OF_RANGE);
+        if allocates {
+            self.pending.cancelled(pos.0..pos.0 + len as u64);
+        }
+        allocates
     }
 
     /// Records a completed write: the parts for which the metadata need work, and the new end of the file if the write has extended it. Returns

@@ -106,13 +106,9 @@ impl QueueFile {
         self.lane.wrote()
     }
 
-    /// Records that a write has failed, if blocks may have been allocated for it. Returns whether this is so.
-    fn cancelled(&self, completing: &Completing) -> bool {
-        let allocates = completing.left.intersects(CompletionWork::OF_RANGE);
-        if allocates {
-            self.inode.cancelled(completing.pos, completing.len);
-        }
-        allocates
+    /// Records a write that has failed. Returns whether the file should be converted soon.
+    fn cancelled(&self, &Completing { pos, len, left, .. }: &Completing) -> bool {
+        self.inode.cancelled(pos, len, left)
     }
 
     fn hold_open(&self, in_flight: &InFlight, keep: impl FnOnce() -> Arc<FileHandle>) {
@@ -264,7 +260,9 @@ impl QueueFiles {
         completion: Completion,
     ) -> Option<Completion> {
         if completing.left.is_empty() || completion.result.is_err() {
-            self.end_failed(&completing);
+            if completion.result.is_err() {
+                self.end_failed(&completing);
+            }
             self.end_place(&completing);
             self.leave(completing.slot, completing.hold);
             return Some(completion);
@@ -272,7 +270,8 @@ impl QueueFiles {
         self.end_write(completing, written, completion)
     }
 
-    /// Records a failed write for which blocks may have been allocated. The file is converted soon, so that the file system can free them.
+    /// Records a failed write. If blocks may have been allocated for it, the file is converted soon, so that the file system can free them.
+    #[cold]
     fn end_failed(&mut self, completing: &Completing) {
         let file = self.files.get(completing.slot as usize).and_then(Option::as_ref);
         if let Some(file) = file

@@ -102,8 +102,8 @@ impl Volume {
     /// The entries of a directory except `.` and `..`, in the order of the directory.
     ///
     /// # Errors
-    /// The errors of [`metadata`](Self::metadata); `Encrypted`. Each entry can be an error. If a block of the directory is damaged, the entries
-    /// of the other blocks are returned, and the last entry is the error `Corrupt`.
+    /// The errors of [`metadata`](Self::metadata); `Encrypted`. Each entry can be an error. If a block of the directory is damaged, the iterator
+    /// returns the entries of the other blocks, and then the error `Corrupt`.
     pub fn read_dir(&self, path: impl AsRef<Path>) -> Result<DirEntries> {
         let path = path.as_ref();
         let (number, list) = path::open_found(

@@ -14,8 +14,7 @@ use ironmap::units::FilePos;
 use ironmap::{Errno, Error, File, HostReport};
 use smallvec::SmallVec;
 
-use crate::failure::refused;
-use crate::handle::{Handle, Refusal};
+use crate::handle::Handle;
 use crate::local::{
     FILES, LocalQueue, OpenFile, Store, add_file, close_file, enter_file, is_in_call,
     is_in_call_of_file, with_file, with_queue,
@@ -36,8 +35,7 @@ use crate::tables::{ironmap_file, ironmap_queue};
 /// Returns 0; -ENOENT, -EEXIST, -EISDIR, -ENOTDIR, -ELOOP, -ENAMETOOLONG as `open(2)`; -EROFS to write without permission; -ENOSPC, -EDQUOT
 /// with O_CREAT; -EINVAL for other flags, for O_CREAT without O_WRONLY or O_RDWR, and for a file that is not regular; -ENOKEY for an
 /// encrypted file; -EUCLEAN, -EIO for a damaged volume; -EMFILE if too many files are open; -EBUSY with O_TRUNC if the thread has requests
-/// in flight; -EBADF, -EPERM or -EBUSY as any call on a
-/// queue.
+/// in flight; -EBADF, -EPERM or -EBUSY as any call on a queue.
 ///
 /// # Safety
 /// `path` ends with a zero byte, and `file` can be written to.
@@ -49,10 +47,7 @@ pub unsafe extern "C" fn ironmap_open(
     mode: u32,
     file: *mut *mut ironmap_file,
 ) -> c_int {
-    if is_in_call(queue) {
-        return refused(Refusal::InCall) as c_int;
-    }
-    call_of_queue(|| {
+    call_of_queue(is_in_call(queue), || {
         with_queue(queue, |local| {
             // SAFETY: the caller guarantees that `file` is NULL or can be written to.
             let place = unsafe { place_of_handle(file) }?;
@@ -77,10 +72,7 @@ pub unsafe extern "C" fn ironmap_open(
 /// Returns 0; -EBADF for a file that is closed already; -EPERM or -EBUSY as any call on a queue.
 #[unsafe(no_mangle)]
 pub extern "C" fn ironmap_close(file: *mut ironmap_file) -> c_int {
-    if is_in_call_of_file(file) {
-        return refused(Refusal::InCall) as c_int;
-    }
-    call_of_queue(|| close_file(file))
+    call_of_queue(is_in_call_of_file(file), || close_file(file))
 }
 
 /// Reads up to `len` bytes from position `pos`, and waits.

@@ -125,14 +125,15 @@ pub unsafe extern "C" fn ironmap_host_queue(
 /// valid until the process ends.
 #[unsafe(no_mangle)]
 pub extern "C" fn ironmap_queue_free(queue: *mut ironmap_queue) -> c_int {
-    if is_in_call(queue) {
-        return refused(Refusal::InCall) as c_int;
-    }
-    call_of_queue(|| free_queue(queue))
+    call_of_queue(is_in_call(queue), || free_queue(queue))
 }
 
-/// Runs a call that opens or closes a queue or a file. Another thread cannot fork during the call.
-pub(crate) fn call_of_queue(work: impl FnOnce() -> isize) -> c_int {
+/// Runs a call that opens or closes a queue or a file. Another thread cannot fork during the call. If the thread is already in a call on the
+/// queue, the function refuses before it waits for a fork.
+pub(crate) fn call_of_queue(is_in_call: bool, work: impl FnOnce() -> isize) -> c_int {
+    if is_in_call {
+        return refused(Refusal::InCall) as c_int;
+    }
     without_forks(|| Ok(work())).unwrap_or_else(|error| keep(None, &error) as isize) as c_int
 }
 

@@ -55,10 +55,7 @@ impl LiveFile {
     /// for the write, so that the file should be converted soon.
     #[cold]
     pub(super) fn cancel(&self, pos: FilePos, len: usize, left: CompletionWork) -> bool {
-        let allocates = left.intersects(CompletionWork::OF_RANGE);
-        if allocates {
-            self.handle.inode.cancelled(pos, len);
-        }
+        let allocates = self.handle.inode.cancelled(pos, len, left);
         self.end_place(left);
         allocates
     }

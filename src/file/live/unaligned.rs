@@ -145,9 +145,7 @@ impl LiveFile {
         let widened = Request { pos: start, len: widened, source: Source::Engine, ..*request };
         let written = self.write_held(queue, &[IoSlice::new(&buffer)], &widened);
         let written = written.inspect_err(|_| {
-            if left.intersects(CompletionWork::OF_RANGE) {
-                self.handle.inode.cancelled(start, widened.len);
-            }
+            self.handle.inode.cancelled(start, widened.len, left);
         })?;
         self.stamp_write();
         // The new size of the file is the end of the caller's bytes. The written sectors may end later.
