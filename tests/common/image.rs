@@ -3,6 +3,7 @@
 
 use std::ffi::OsStr;
 use std::fs::File;
+use std::io::Write;
 use std::os::unix::fs::FileExt;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -336,6 +337,19 @@ impl LoopMount {
     /// The mount point.
     pub(crate) fn dir(&self) -> &Path {
         &self.dir
+    }
+
+    /// Writes a file until the volume has no free blocks. The kernel reserves more blocks for data in memory than the data need, so the file is
+    /// synced and the write repeated before the volume counts as full.
+    pub(crate) fn fill(&self, name: &str) {
+        let mut full = File::create(self.dir.join(name)).expect("a new file");
+        loop {
+            while full.write_all(&[0xA5; 1 << 16]).is_ok() {}
+            full.sync_all().expect("the data that were written");
+            if full.write_all(&[0xA5; 4096]).is_err() {
+                return;
+            }
+        }
     }
 
     fn is_mounted(&self) -> bool {

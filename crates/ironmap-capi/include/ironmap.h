@@ -461,8 +461,7 @@ const char *ironmap_version(void);
 // Returns 0; -ENOENT, -EEXIST, -EISDIR, -ENOTDIR, -ELOOP, -ENAMETOOLONG as `open(2)`; -EROFS to write without permission; -ENOSPC, -EDQUOT
 // with O_CREAT; -EINVAL for other flags, for O_CREAT without O_WRONLY or O_RDWR, and for a file that is not regular; -ENOKEY for an
 // encrypted file; -EUCLEAN, -EIO for a damaged volume; -EMFILE if too many files are open; -EBUSY with O_TRUNC if the thread has requests
-// in flight; -EBADF, -EPERM or -EBUSY as any call on a
-// queue.
+// in flight; -EBADF, -EPERM or -EBUSY as any call on a queue.
 //
 // Requires:
 // `path` ends with a zero byte, and `file` can be written to.

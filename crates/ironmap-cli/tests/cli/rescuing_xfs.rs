@@ -247,9 +247,7 @@ fn files_that_the_kernel_deleted_are_found_in_the_log() {
         image.check();
         // A file that uses all free blocks overwrites the deleted files.
         let mount = image.mount("noatime");
-        let mut full = File::create(mount.dir().join("full")).unwrap();
-        while std::io::Write::write_all(&mut full, &[0xA5; 1 << 16]).is_ok() {}
-        drop(full);
+        mount.fill("full");
         drop(mount);
         // Linux keeps some blocks of each group free, so small deleted files can still have all of their blocks.
         let found = deleted(&bench, &image.path());

@@ -171,9 +171,8 @@ fn files_that_the_kernel_deleted_are_found_in_the_journal() {
         check(&image.path());
         // Another file uses all free blocks.
         let mount = image.mount("noatime");
-        let mut full = File::create(mount.dir().join("full")).unwrap();
-        while std::io::Write::write_all(&mut full, &[0xA5; 1 << 16]).is_ok() {}
-        drop((full, mount));
+        mount.fill("full");
+        drop(mount);
         // The last free blocks may be too few for a write. Some deleted files then still have all of their blocks. These files are whole.
         let found = deleted(&bench, &image.path());
         let reused = |file: &&Value| file["free_blocks"].as_u64() < file["blocks"].as_u64();
