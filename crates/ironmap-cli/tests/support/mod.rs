@@ -2,14 +2,18 @@
 #![allow(dead_code, unreachable_pub, reason = "each test file uses a part of it")]
 
 use std::ffi::OsStr;
-use std::fs;
 use std::os::unix::ffi::OsStrExt;
 use std::os::unix::fs::{PermissionsExt, symlink};
+use std::os::unix::process::CommandExt;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Output};
+use std::{env, fs};
 
 use rustix::fs::{Timespec, Timestamps, XattrFlags};
 use tempfile::TempDir;
+
+/// The directories of system programs.
+const PROGRAMS: &str = "/usr/sbin:/sbin:/usr/bin:/bin";
 
 pub const IRONMAP: &str = env!("CARGO_BIN_EXE_ironmap");
 
@@ -96,10 +100,12 @@ impl Bench {
     }
 }
 
-/// A command whose program may be in /sbin or /usr/sbin.
+/// A command whose program may be in /sbin or /usr/sbin. The program has its whole path, because std forks for a program that it must find in
+/// a changed PATH, and a fork copies the page tables of all images in memory.
 pub fn tool(name: &str) -> Command {
-    let mut command = Command::new(name);
-    command.env("PATH", "/usr/sbin:/sbin:/usr/bin:/bin").env("LC_ALL", "C").env("TZ", "UTC0");
+    let found = env::split_paths(PROGRAMS).map(|dir| dir.join(name)).find(|path| path.is_file());
+    let mut command = Command::new(found.unwrap_or_else(|| name.into()));
+    command.arg0(name).env("PATH", PROGRAMS).env("LC_ALL", "C").env("TZ", "UTC0");
     command
 }
 
