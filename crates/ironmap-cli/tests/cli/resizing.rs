@@ -3,6 +3,7 @@
 use std::collections::BTreeMap;
 use std::fs;
 use std::path::{Path, PathBuf};
+use std::thread;
 
 use crate::common::skip::Need;
 use crate::require;
@@ -145,25 +146,38 @@ fn with_source() -> Bench {
     bench
 }
 
+/// Calls `compare` for each layout and size. With multiple mount protection, each program waits for some seconds, so these cases have threads of
+/// their own.
+fn each<T: Copy + Send + Sync>(sizes: &[T], compare: impl Fn(&Bench, &str, T) + Sync) {
+    let (bench, compare) = (with_source(), &compare);
+    thread::scope(|scope| {
+        let cases = sizes.iter().flat_map(|size| LAYOUTS.iter().map(move |it| (*it, *size)));
+        for (options, size) in cases {
+            if options.contains("mmp") {
+                scope.spawn(move || compare(&with_source(), options, size));
+            } else {
+                compare(&bench, options, size);
+            }
+        }
+    });
+}
+
 /// After a growth, four things are the same as with resize2fs: sizes, reserved blocks, positions of backups, and space for descriptors.
 #[test]
 fn a_volume_grows_as_by_resize2fs() {
-    let bench = with_source();
-    for options in LAYOUTS {
-        for (from, to) in [("16M", "17M"), ("20M", "120M")] {
-            let what = format!("{options}: {from} to {to}");
-            let image = make(&bench, options, from);
-            let twin = copy(&bench, &image);
-            let before = tree(&bench, &image);
-            bench.succeed(["resize", image.to_str().unwrap(), to]);
-            fsck(&image, &what);
-            succeed(tool("truncate").args(["-s", to]).arg(&twin));
-            // Without -f, resize2fs refuses volumes with bigalloc.
-            succeed(tool("resize2fs").arg("-f").arg(&twin).arg(to));
-            assert_eq!(geometry(&image), geometry(&twin), "{what}");
-            assert!(tree(&bench, &image) == before, "{what}");
-        }
-    }
+    each(&[("16M", "17M"), ("20M", "120M")], |bench, options, (from, to)| {
+        let what = format!("{options}: {from} to {to}");
+        let image = make(bench, options, from);
+        let twin = copy(bench, &image);
+        let before = tree(bench, &image);
+        bench.succeed(["resize", image.to_str().unwrap(), to]);
+        fsck(&image, &what);
+        succeed(tool("truncate").args(["-s", to]).arg(&twin));
+        // Without -f, resize2fs refuses volumes with bigalloc.
+        succeed(tool("resize2fs").arg("-f").arg(&twin).arg(to));
+        assert_eq!(geometry(&image), geometry(&twin), "{what}");
+        assert!(tree(bench, &image) == before, "{what}");
+    });
 }
 
 fn blocks(image: &Path) -> u64 {
@@ -173,28 +187,21 @@ fn blocks(image: &Path) -> u64 {
 /// After a shrink, the layout is the same as with resize2fs, and all data beyond the new end have been moved.
 #[test]
 fn a_volume_shrinks_as_by_resize2fs() {
-    let bench = with_source();
-    for options in LAYOUTS {
-        for to in ["41M", "24M"] {
-            let what = format!("{options}: 60M to {to}");
-            let image = make(&bench, options, "60M");
-            let twin = copy(&bench, &image);
-            let before = tree(&bench, &image);
-            bench.succeed(["resize", image.to_str().unwrap(), to]);
-            fsck(&image, &what);
-            assert!(tree(&bench, &image) == before, "{what}");
-            // resize2fs does not shrink volumes with bigalloc.
-            if !options.contains("bigalloc") {
-                succeed(tool("resize2fs").arg(&twin).arg(to));
-                assert_eq!(geometry(&image), geometry(&twin), "{what}");
-                assert_eq!(
-                    image.metadata().unwrap().len(),
-                    twin.metadata().unwrap().len(),
-                    "{what}"
-                );
-            }
+    each(&["41M", "24M"], |bench, options, to| {
+        let what = format!("{options}: 60M to {to}");
+        let image = make(bench, options, "60M");
+        let twin = copy(bench, &image);
+        let before = tree(bench, &image);
+        bench.succeed(["resize", image.to_str().unwrap(), to]);
+        fsck(&image, &what);
+        assert!(tree(bench, &image) == before, "{what}");
+        // resize2fs does not shrink volumes with bigalloc.
+        if !options.contains("bigalloc") {
+            succeed(tool("resize2fs").arg(&twin).arg(to));
+            assert_eq!(geometry(&image), geometry(&twin), "{what}");
+            assert_eq!(image.metadata().unwrap().len(), twin.metadata().unwrap().len(), "{what}");
         }
-    }
+    });
 }
 
 /// mke2fs does not write the bitmaps of unused block groups. After a shrink, the last group has a bitmap, and the blocks that were reserved
@@ -229,17 +236,16 @@ fn groups_without_bitmaps_have_the_right_counts_after_a_shrink() {
 /// smaller. Afterwards, the volume grows to its old size.
 #[test]
 fn the_smallest_size_is_that_of_resize2fs_or_less() {
-    let bench = with_source();
-    for options in LAYOUTS {
-        let image = make(&bench, options, "60M");
-        let twin = copy(&bench, &image);
-        let before = tree(&bench, &image);
+    each(&["60M"], |bench, options, size| {
+        let image = make(bench, options, size);
+        let twin = copy(bench, &image);
+        let before = tree(bench, &image);
         let path = image.to_str().unwrap();
         let said = bench.json(&["resize", "-P", "--json", path]);
         assert_eq!(blocks(&image), said["blocks_before"].as_u64().unwrap(), "{options}");
         bench.succeed(["resize", "-M", path]);
         fsck(&image, options);
-        assert!(tree(&bench, &image) == before, "{options}: the smallest");
+        assert!(tree(bench, &image) == before, "{options}: the smallest");
         let least = blocks(&image);
         assert_eq!(least, said["blocks"].as_u64().unwrap(), "{options}");
         bench.succeed(["resize", "-M", path]);
@@ -252,10 +258,10 @@ fn the_smallest_size_is_that_of_resize2fs_or_less() {
                 blocks(&twin)
             );
         }
-        bench.succeed(["resize", path, "60M"]);
+        bench.succeed(["resize", path, size]);
         fsck(&image, options);
-        assert!(tree(&bench, &image) == before, "{options}: large again");
-    }
+        assert!(tree(bench, &image) == before, "{options}: large again");
+    });
 }
 
 /// A journal beyond the new end is moved. Thousands of inodes beyond the new end are moved too, and their directory entries are changed.
