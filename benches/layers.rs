@@ -1,10 +1,9 @@
 //! Counts the instructions of a 4 KiB read in the layers beneath a volume: LVM, MD and qcow2. The program fails if a count exceeds its
 //! limit.
 //!
-//! `cargo bench --features images,lvm,md --bench layers` needs valgrind. A layer of LVM or MD is compared with a null device, which
-//! completes each request at once. The devices below such a layer are null devices too. A qcow2 image is compared with a raw file. In each
-//! comparison, the I/O engine executes the same instructions for a transfer with and without the layer. Two runs of callgrind make
-//! different numbers of reads. A count is the difference of their instructions, divided by the difference of their reads.
+//! `cargo bench --features images,lvm,md --bench layers` needs valgrind. Each layer is compared with a raw file in memory. The devices below
+//! the layer are files in memory too. The engine psync executes the same instructions for a transfer with and without the layer. Two runs of
+//! callgrind make different numbers of reads. A count is the difference of their instructions, divided by the difference of their reads.
 
 #[path = "../tests/md/shape.rs"]
 #[allow(dead_code, reason = "the bench uses only a part of the module")]
@@ -16,7 +15,7 @@ use std::process::Command;
 use std::sync::Arc;
 
 use ironmap::Engine;
-use ironmap::device::{Device, Null, Ram, Segment, Segmented};
+use ironmap::device::{BlockFile, Device, OpenMode, Psync, Ram, Segment, Segmented};
 use ironmap::dio::Stats;
 use ironmap::fs::Clock;
 use ironmap::fs::ext4::MkfsOptions;
@@ -39,8 +38,6 @@ const DEPTH: u64 = 32;
 /// The layer or device beneath the volume.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Below {
-    /// A device that completes each request at once.
-    Null,
     /// A logical volume with the given number of segments.
     Linear(usize),
     /// A logical volume with two stripes.
@@ -59,14 +56,14 @@ type Row = (&'static str, Below, Below, Option<(f64, f64)>);
 
 /// Each layer with its devices and limits.
 const LAYERS: [Row; 9] = [
-    ("LVM linear, 3 segments", Below::Linear(3), Below::Null, Some((90.0, 175.0))),
-    ("LVM linear, 100 segments", Below::Linear(100), Below::Null, None),
-    ("LVM striped", Below::Striped, Below::Null, None),
-    ("MD linear", Below::Md(-1, 3), Below::Null, Some((90.0, 175.0))),
-    ("MD RAID 0", Below::Md(0, 3), Below::Null, Some((115.0, 200.0))),
-    ("MD RAID 1", Below::Md(1, 2), Below::Null, Some((90.0, 175.0))),
-    ("MD RAID 10", Below::Md(10, 4), Below::Null, None),
-    ("MD RAID 5", Below::Md(5, 3), Below::Null, None),
+    ("LVM linear, 3 segments", Below::Linear(3), Below::Raw, Some((90.0, 175.0))),
+    ("LVM linear, 100 segments", Below::Linear(100), Below::Raw, None),
+    ("LVM striped", Below::Striped, Below::Raw, None),
+    ("MD linear", Below::Md(-1, 3), Below::Raw, Some((90.0, 175.0))),
+    ("MD RAID 0", Below::Md(0, 3), Below::Raw, Some((115.0, 200.0))),
+    ("MD RAID 1", Below::Md(1, 2), Below::Raw, Some((90.0, 175.0))),
+    ("MD RAID 10", Below::Md(10, 4), Below::Raw, None),
+    ("MD RAID 5", Below::Md(5, 3), Below::Raw, None),
     ("qcow2", Below::Qcow2, Below::Raw, Some((185.0, 235.0))),
 ];
 
@@ -153,9 +150,11 @@ fn qcow2(image: &Path) -> PathBuf {
     image.with_extension("qcow2")
 }
 
-/// A device that contains these bytes. Its queues complete each request at once.
-fn null(bytes: &[u8]) -> Arc<dyn Device> {
-    Arc::new(Null::over(Arc::new(Ram::from_image(bytes))))
+/// A file beside `image` that contains these bytes. `name` is the extension of the file's name.
+fn disk(image: &Path, name: &str, bytes: &[u8]) -> Result<Arc<dyn Device>> {
+    let path = image.with_extension(name);
+    std::fs::write(&path, bytes)?;
+    Ok(Arc::new(Psync::new(Arc::new(BlockFile::open(&path, &OpenMode::default())?))))
 }
 
 /// Distributes the chunks of the image to the members in turn.
@@ -173,12 +172,13 @@ impl Below {
         let volume = match self {
             Self::Raw => psync.open(image)?,
             Self::Qcow2 => psync.open(format!("qcow2:{}", qcow2(image).display()))?,
-            _ => Volume::on(self.device(&std::fs::read(image)?)?)?,
+            _ => Volume::on(self.device(image)?)?,
         };
         Ok(volume)
     }
 
-    fn device(self, image: &[u8]) -> Result<Arc<dyn Device>> {
+    fn device(self, path: &Path) -> Result<Arc<dyn Device>> {
+        let image = std::fs::read(path)?;
         match self {
             Self::Linear(segments) => {
                 // The parts of the image are stored on the device in reverse order.
@@ -193,30 +193,30 @@ impl Below {
                 let segment = |(start, len)| Segment { len, stripe: len, starts: [start].into() };
                 let mut segments: Vec<Segment> = starts.map(segment).collect();
                 segments.reverse();
-                Ok(Arc::new(Segmented::new(null(&parts.concat()), &segments)?))
+                Ok(Arc::new(Segmented::new(disk(path, "pv", &parts.concat())?, &segments)?))
             }
             Self::Striped => {
-                let parts = dealt(image, 2);
+                let parts = dealt(&image, 2);
                 let (len, starts) = (image.len() as u64, [0, parts[0].len() as u64]);
                 let segment = Segment { len, stripe: CHUNK as u64, starts: starts[..].into() };
-                Ok(Arc::new(Segmented::new(null(&parts.concat()), &[segment])?))
+                Ok(Arc::new(Segmented::new(disk(path, "pv", &parts.concat())?, &[segment])?))
             }
             Self::Md(level, disks) => {
                 let data = match level {
                     -1 => image.chunks(image.len() / disks as usize).map(<[u8]>::to_vec).collect(),
                     1 => vec![image.to_vec(); disks as usize],
-                    10 => dealt(image, 2).into_iter().flat_map(|it| [it.clone(), it]).collect(),
-                    5 => return Self::parity(image),
-                    _ => dealt(image, disks as usize),
+                    10 => dealt(&image, 2).into_iter().flat_map(|it| [it.clone(), it]).collect(),
+                    5 => return Self::parity(path, &image),
+                    _ => dealt(&image, disks as usize),
                 };
-                assembled(level, &data)
+                assembled(path, level, &data)
             }
-            _ => Ok(null(image)),
+            _ => disk(path, "raw", &image),
         }
     }
 
     /// RAID 5 with three members and the layout left-symmetric.
-    fn parity(image: &[u8]) -> Result<Arc<dyn Device>> {
+    fn parity(path: &Path, image: &[u8]) -> Result<Arc<dyn Device>> {
         let mut members = vec![Vec::new(); 3];
         for (row, chunks) in image.chunks(2 * CHUNK).enumerate() {
             let (one, two) = chunks.split_at(CHUNK);
@@ -225,12 +225,12 @@ impl Below {
             members[(parity + 1) % 3].extend(one);
             members[(parity + 2) % 3].extend(two);
         }
-        assembled(5, &members)
+        assembled(path, 5, &members)
     }
 }
 
 /// An array whose members contain these data.
-fn assembled(level: i32, data: &[Vec<u8>]) -> Result<Arc<dyn Device>> {
+fn assembled(path: &Path, level: i32, data: &[Vec<u8>]) -> Result<Arc<dyn Device>> {
     let layout = match level {
         10 => 0x102,
         5 => 2,
@@ -240,11 +240,11 @@ fn assembled(level: i32, data: &[Vec<u8>]) -> Result<Arc<dyn Device>> {
         chunk: (CHUNK / 512) as u32,
         ..Shape::new(2, level, layout, data.len() as u32, (data[0].len() / 512) as u64)
     };
-    let member = |(number, data): (u32, &Vec<u8>)| Member {
-        name: number.to_string(),
-        device: null(&shape.image(number, data)),
+    let member = |(number, data): (u32, &Vec<u8>)| -> Result<Member> {
+        let name = number.to_string();
+        Ok(Member { device: disk(path, &name, &shape.image(number, data))?, name })
     };
-    Ok(assemble((0..).zip(data).map(member).collect())?.device())
+    Ok(assemble((0..).zip(data).map(member).collect::<Result<_>>()?)?.device())
 }
 
 /// Makes random reads of one block, and returns the statistics of their queue.

@@ -1,12 +1,15 @@
 //! The queues of all devices as one type.
 
 use std::io::IoSlice;
+use std::mem::discriminant;
 use std::sync::Arc;
 
 use super::dax::DaxTransfer;
+use super::files::FileRanges;
 use super::null::NullTransfer;
 use super::psync::PsyncFiles;
 use super::queue::{through_queue, with_below};
+use super::segmented::Map;
 use super::uring::UringQueue;
 use super::{BlockFile, DeviceQueue, Drained, Engine, Immediate, LentPart};
 use crate::bio::{Bio, BioFlags, Buffer, Dev, Done, Whole};
@@ -50,6 +53,38 @@ impl AnyQueue {
             Self::Dax(_) => Engine::Dax,
             Self::Null(_) => Engine::Null,
             Self::Other(_) => Engine::Auto,
+        }
+    }
+
+    /// Makes one queue whose device consists of ranges of files. Each of `queues` is the queue of one of these files. They are returned if
+    /// they are not all of one kind, or if one of them is not the queue of a file.
+    pub(super) fn of_ranges(
+        mut queues: Vec<Self>,
+        map: &Arc<Map>,
+        writable: bool,
+    ) -> Result<Self, Vec<Self>> {
+        let one_kind = queues.windows(2).all(|two| discriminant(&two[0]) == discriminant(&two[1]));
+        let files = queues.iter().map(|queue| queue.file().cloned()).collect::<Option<Vec<_>>>();
+        let Some(files) = files.filter(|files| one_kind && !files.is_empty()) else {
+            return Err(queues);
+        };
+        let (mut queue, ranges) = (queues.swap_remove(0), FileRanges::new(map, files, writable));
+        match &mut queue {
+            Self::Psync(queue) => queue.transfers_mut().divide(ranges),
+            Self::Uring(queue) => queue.divide(ranges),
+            Self::Nvme(queue) => queue.divide(ranges),
+            Self::Dax(_) | Self::Null(_) | Self::Other(_) => {}
+        }
+        Ok(queue)
+    }
+
+    /// The file that is the queue's own device.
+    fn file(&self) -> Option<&Arc<BlockFile>> {
+        match self {
+            Self::Psync(queue) => queue.transfers().own(),
+            Self::Uring(queue) => queue.own(),
+            Self::Nvme(queue) => queue.own(),
+            Self::Dax(_) | Self::Null(_) | Self::Other(_) => None,
         }
     }
 

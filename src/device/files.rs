@@ -1,48 +1,266 @@
 //! The table of the files to which a queue can send requests.
 
+use std::io::{IoSlice, IoSliceMut};
 use std::sync::Arc;
 
-use super::BlockFile;
-use crate::bio::Dev;
+use super::psync::OneFile;
+use super::segmented::Map;
+use super::{BlockFile, Transfer};
+use crate::bio::{BioFlags, BioOp, Dev};
 use crate::error::Errno;
+use crate::units::DevOffset;
 
 /// A table of open files. Each entry also stores the queue's state for the file. Free entries are reused.
 #[derive(Debug)]
-pub(super) struct Files<T>(Vec<Option<(Arc<BlockFile>, T)>>);
+pub(super) struct Files<T> {
+    entries: Vec<Option<Entry<T>>>,
+    /// The ranges of files of which the queue's own device consists. The entry [`Dev::OWN`] is then empty, and the numbers of the
+    /// files in the map are the indices of their entries. So a device that is one file needs no test.
+    ranges: Option<FileRanges>,
+}
+
+type Entry<T> = (Arc<BlockFile>, T);
 
 impl<T> Files<T> {
     /// Creates a table. If the queue has its own device, this device gets the first entry, [`Dev::OWN`].
-    pub(super) fn new(own: Option<(Arc<BlockFile>, T)>) -> Self {
-        Self(vec![own])
+    pub(super) fn new(own: Option<Entry<T>>) -> Self {
+        Self { entries: vec![own], ranges: None }
+    }
+
+    /// The file that is the queue's own device. `None` if the device consists of ranges of files.
+    pub(super) fn own(&self) -> Option<&Arc<BlockFile>> {
+        self.entries.first()?.as_ref().map(|(file, _)| file)
+    }
+
+    /// Replaces the queue's own device by ranges of files. `own` is the state of the file that was the device, which is the first file of
+    /// the ranges, and `kept` is the state of each other file.
+    pub(super) fn divide(&mut self, ranges: FileRanges, kept: impl IntoIterator<Item = T>) {
+        let own = self.entries.first_mut().and_then(Option::take);
+        let others = ranges.files.iter().skip(1).cloned().zip(kept).map(Some);
+        self.entries.splice(1..1, std::iter::once(own).chain(others));
+        self.ranges = Some(ranges);
     }
 
     /// The file with this number.
     #[inline(always)]
-    pub(super) fn get(&self, dev: Dev) -> Result<&(Arc<BlockFile>, T), Errno> {
-        match self.0.get(dev.0 as usize) {
+    pub(super) fn get(&self, dev: Dev) -> Result<&Entry<T>, Errno> {
+        match self.entries.get(dev.0 as usize) {
             Some(Some(entry)) => Ok(entry),
             _ => Err(Errno::EBADF),
         }
     }
 
+    /// The file that contains the whole range of a request, and the position in this file. `None` if there is no such file, or if the device
+    /// refuses the operation.
+    #[inline(always)]
+    pub(super) fn place(
+        &self,
+        dev: Dev,
+        op: BioOp,
+        at: DevOffset,
+        len: usize,
+    ) -> Option<(&Entry<T>, DevOffset)> {
+        match self.get(dev) {
+            Ok(entry) => Some((entry, at)),
+            Err(_) => self.place_in_range(dev, op, at, len),
+        }
+    }
+
+    #[inline(always)]
+    fn place_in_range(
+        &self,
+        dev: Dev,
+        op: BioOp,
+        at: DevOffset,
+        len: usize,
+    ) -> Option<(&Entry<T>, DevOffset)> {
+        let ranges = self.ranges.as_ref().filter(|_| dev == Dev::OWN)?;
+        if op != BioOp::Read && !ranges.accept(op) {
+            return None;
+        }
+        let (file, at) = ranges.map.place(at, len)?;
+        Some((self.entries.get(file.get())?.as_ref()?, at))
+    }
+
+    /// The device with this number, for requests that complete within the call.
+    #[inline(always)]
+    pub(super) fn on(&self, dev: Dev) -> OnFiles<'_, T> {
+        OnFiles { files: self, dev }
+    }
+
+    fn ranges(&self, dev: Dev) -> Result<&FileRanges, Errno> {
+        self.ranges.as_ref().filter(|_| dev == Dev::OWN).ok_or(Errno::EBADF)
+    }
+
+    /// Repeats a failed read, if the ranges of files can be read in an alternative way.
+    #[cold]
+    #[inline(never)]
+    pub(super) fn read_again(
+        &self,
+        dev: Dev,
+        bufs: &mut [IoSliceMut<'_>],
+        at: DevOffset,
+        flags: BioFlags,
+        errno: Errno,
+    ) -> Result<usize, Errno> {
+        self.ranges(dev).map_err(|_| errno)?.map.read_again(bufs, at, flags, errno)
+    }
+
     /// Adds a file with its state.
     pub(super) fn attach(&mut self, file: &Arc<BlockFile>, kept: T) -> Dev {
-        let free = self.0.iter().skip(1).position(Option::is_none);
-        let place = free.map_or(self.0.len(), |place| place + 1);
-        if place == self.0.len() {
-            self.0.push(None);
+        let free = self.entries.iter().skip(1).position(Option::is_none);
+        let place = free.map_or(self.entries.len(), |place| place + 1);
+        if place == self.entries.len() {
+            self.entries.push(None);
         }
-        self.0[place] = Some((Arc::clone(file), kept));
+        self.entries[place] = Some((Arc::clone(file), kept));
         Dev(place as u32)
     }
 
     /// Leaves all files open until the process ends, because requests to these files may still be in flight.
     pub(super) fn leak(&mut self) {
-        std::mem::forget(std::mem::take(&mut self.0));
+        std::mem::forget(std::mem::take(&mut self.entries));
+        std::mem::forget(self.ranges.take());
     }
 
     /// Removes a file, except the queue's own device.
-    pub(super) fn detach(&mut self, dev: Dev) -> Option<(Arc<BlockFile>, T)> {
-        if dev == Dev::OWN { None } else { self.0.get_mut(dev.0 as usize)?.take() }
+    pub(super) fn detach(&mut self, dev: Dev) -> Option<Entry<T>> {
+        if dev == Dev::OWN { None } else { self.entries.get_mut(dev.0 as usize)?.take() }
+    }
+}
+
+/// A device of a queue: a file, or the ranges of files of which the queue's own device consists.
+#[derive(Debug)]
+pub struct OnFiles<'a, T> {
+    files: &'a Files<T>,
+    dev: Dev,
+}
+
+impl<T> Transfer for OnFiles<'_, T> {
+    #[inline(always)]
+    fn read(&mut self, buf: &mut [u8], at: DevOffset, flags: BioFlags) -> Result<usize, Errno> {
+        let Self { files, dev } = *self;
+        let Some(((file, _), below)) = files.place(dev, BioOp::Read, at, buf.len()) else {
+            return read_apart(files.ranges(dev)?, buf, at, flags);
+        };
+        match OneFile(file).read(buf, below, flags) {
+            Err(errno) => files.read_again(dev, &mut [IoSliceMut::new(buf)], at, flags, errno),
+            result => result,
+        }
+    }
+
+    fn read_vectored(
+        &mut self,
+        bufs: &mut [IoSliceMut<'_>],
+        at: DevOffset,
+        flags: BioFlags,
+    ) -> Result<usize, Errno> {
+        let Self { files, dev } = *self;
+        let len = bufs.iter().map(|buf| buf.len()).sum();
+        let Some(((file, _), below)) = files.place(dev, BioOp::Read, at, len) else {
+            return files.ranges(dev)?.read(bufs, at, flags);
+        };
+        match OneFile(file).read_vectored(bufs, below, flags) {
+            Err(errno) => files.read_again(dev, bufs, at, flags, errno),
+            result => result,
+        }
+    }
+
+    #[inline(always)]
+    fn write(
+        &mut self,
+        bufs: &[IoSlice<'_>],
+        at: DevOffset,
+        flags: BioFlags,
+    ) -> Result<usize, Errno> {
+        let Self { files, dev } = *self;
+        let (file, at) = match files.get(dev) {
+            Ok((file, _)) => (file, at),
+            Err(_) => {
+                let len = bufs.iter().map(|buf| buf.len()).sum();
+                match files.place_in_range(dev, BioOp::Write, at, len) {
+                    Some(((file, _), below)) => (file, below),
+                    None => return files.ranges(dev)?.write(bufs, at, flags),
+                }
+            }
+        };
+        OneFile(file).write(bufs, at, flags)
+    }
+
+    fn flush(&mut self) -> Result<(), Errno> {
+        match self.files.get(self.dev) {
+            Ok((file, _)) => OneFile(file).flush(),
+            Err(_) => self.files.ranges(self.dev)?.flush(),
+        }
+    }
+}
+
+/// Reads several ranges. The function is not inlined, to keep its code away from the code for one range.
+#[cold]
+#[inline(never)]
+fn read_apart(
+    ranges: &FileRanges,
+    buf: &mut [u8],
+    at: DevOffset,
+    flags: BioFlags,
+) -> Result<usize, Errno> {
+    ranges.read(&mut [IoSliceMut::new(buf)], at, flags)
+}
+
+/// Ranges of files that form one device: a logical volume, an array, or a volume with a journal on another device.
+#[derive(Debug)]
+pub(super) struct FileRanges {
+    map: Arc<Map>,
+    files: Box<[Arc<BlockFile>]>,
+    writable: bool,
+}
+
+impl FileRanges {
+    /// The order of `files` is the order of their numbers in `map`.
+    pub(super) fn new(map: &Arc<Map>, files: Vec<Arc<BlockFile>>, writable: bool) -> Self {
+        Self { map: Arc::clone(map), files: files.into(), writable }
+    }
+
+    pub(super) fn files(&self) -> &[Arc<BlockFile>] {
+        &self.files
+    }
+
+    /// Whether one request to one file can carry out the operation.
+    fn accept(&self, op: BioOp) -> bool {
+        match op {
+            BioOp::Read => true,
+            BioOp::Write => self.writable,
+            BioOp::Flush => self.writable && self.files.len() == 1,
+        }
+    }
+
+    fn read(
+        &self,
+        bufs: &mut [IoSliceMut<'_>],
+        at: DevOffset,
+        flags: BioFlags,
+    ) -> Result<usize, Errno> {
+        self.map.read(bufs, at, flags, |found, mut bufs| {
+            let file = self.files.get(found.device.index()).ok_or(Errno::EINVAL)?;
+            OneFile(file).read_vectored(&mut bufs, found.at, flags)
+        })
+    }
+
+    fn write(&self, bufs: &[IoSlice<'_>], at: DevOffset, flags: BioFlags) -> Result<usize, Errno> {
+        if !self.writable {
+            return Err(Errno::EROFS);
+        }
+        self.map.write(bufs, at, |found, bufs| {
+            let file = self.files.get(found.device.index()).ok_or(Errno::EINVAL)?;
+            OneFile(file).write(&bufs, found.at, flags)
+        })
+    }
+
+    /// Flushes all files, even if the flush of one file fails.
+    fn flush(&self) -> Result<(), Errno> {
+        if !self.writable {
+            return Err(Errno::EROFS);
+        }
+        self.files.iter().map(|file| OneFile(file).flush()).fold(Ok(()), Result::and)
     }
 }

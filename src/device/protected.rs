@@ -165,9 +165,8 @@ impl<W: Width> ProtectedQueue<W> {
         let changed = [0x5A, 0xA5].into_iter().any(|unchanged| {
             tuples.begin(0, tuples_len, Checks::empty()).fill(unchanged);
             let mut bufs = [IoSliceMut::new(&mut block)];
-            let mut transfer = [Transfer::new(&mut bufs, 0).with_tuples(&mut tuples)];
-            let request = Request { file: self.to, op: RingOp::Read, at: 0, rw_flags: 0 };
-            self.ring.transfer_now(request, &mut transfer);
+            let mut transfer = [Transfer::new(&mut bufs, self.to, 0).with_tuples(&mut tuples)];
+            self.ring.transfer_now(RingOp::Read, 0, &mut transfer);
             let [Transfer { result, .. }] = transfer;
             result == len as i32 && tuples.iter().any(|byte| *byte != unchanged)
         });
@@ -198,7 +197,7 @@ impl<W: Width> ProtectedQueue<W> {
 
     fn flags(&self, flags: BioFlags) -> i32 {
         // A request in a ring needs no flag HIPRI, because a ring that was created with IOPOLL polls for all completions.
-        rw_flags(flags - BioFlags::HIPRI, &self.limits).bits() as i32
+        rw_flags(flags, false).bits() as i32
     }
 
     /// Computes the tuples of a write. The device checks them.
@@ -253,9 +252,9 @@ impl<W: Width> ProtectedQueue<W> {
             tuples.begin(self.first(at), self.tuples_len(len), Checks::empty());
             let mut bufs = [IoSliceMut::new(&mut scratch[..len])];
             let absolute = self.file.absolute(at);
-            let mut transfer = [Transfer::new(&mut bufs, absolute).with_tuples(&mut tuples)];
-            let request = Request { file: self.to, op: RingOp::Read, at: 0, rw_flags: 0 };
-            self.ring.transfer_now(request, &mut transfer);
+            let mut transfer =
+                [Transfer::new(&mut bufs, self.to, absolute).with_tuples(&mut tuples)];
+            self.ring.transfer_now(RingOp::Read, 0, &mut transfer);
             transfer[0].result == -Errno::EILSEQ.0
         };
         let (mut at, mut len) = (at, len);
@@ -289,7 +288,7 @@ impl<W: Width> ProtectedQueue<W> {
     fn read_carried(&mut self, parts: &mut [&mut LentPart<'_>], flags: BioFlags) {
         let (mut tuples, mut refused) = (std::mem::take(&mut self.free), Vec::new());
         let rw_flags = self.flags(flags);
-        let request = Request { file: self.to, op: RingOp::Read, at: 0, rw_flags };
+        let to = self.to;
         for parts in parts.chunks_mut(tuples.len().max(1)) {
             for (part, tuples) in parts.iter().zip(&mut tuples) {
                 let (first, len) = (self.first(part.at), self.tuples_len(part.len()));
@@ -297,10 +296,11 @@ impl<W: Width> ProtectedQueue<W> {
             }
             let lend = |(part, tuples)| {
                 let part: &mut &mut LentPart<'_> = part;
-                Transfer::new(&mut part.bufs, self.file.absolute(part.at)).with_tuples(tuples)
+                let at = self.file.absolute(part.at);
+                Transfer::new(&mut part.bufs, to, at).with_tuples(tuples)
             };
             let mut lent: Vec<_> = parts.iter_mut().zip(&mut tuples).map(lend).collect();
-            self.ring.transfer_now(request, &mut lent);
+            self.ring.transfer_now(RingOp::Read, rw_flags, &mut lent);
             let results: Vec<i32> = lent.iter().map(|transfer| transfer.result).collect();
             drop(lent);
             for ((part, tuples), raw) in parts.iter_mut().zip(&tuples).zip(results) {
@@ -405,11 +405,10 @@ impl<W: Width> DeviceQueue for ProtectedQueue<W> {
         let mut tuples = self.free.pop().ok_or(Errno::EAGAIN)?;
         self.encode(&mut tuples, at, len, [&copy[..len]].into_iter());
         let rw_flags = self.flags(flags);
-        let request = Request { file: self.to, op: RingOp::Write, at: 0, rw_flags };
         let mut slices = [IoSliceMut::new(&mut copy[..len])];
         let at = self.file.absolute(at);
-        let mut transfer = [Transfer::new(&mut slices, at).with_tuples(&mut tuples)];
-        self.ring.transfer_now(request, &mut transfer);
+        let mut transfer = [Transfer::new(&mut slices, self.to, at).with_tuples(&mut tuples)];
+        self.ring.transfer_now(RingOp::Write, rw_flags, &mut transfer);
         let [Transfer { result: raw, .. }] = transfer;
         self.free.push(tuples);
         self.bounce = Some(copy);

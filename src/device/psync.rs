@@ -5,7 +5,7 @@ use std::sync::Arc;
 
 use rustix::io::{Errno as OsErrno, ReadWriteFlags};
 
-use super::files::Files;
+use super::files::{FileRanges, Files, OnFiles};
 use super::through_file::through_file;
 use super::{
     AnyQueue, BlockFile, Device, DeviceProtection, Immediate, InRange, Limits, QueueOptions,
@@ -63,14 +63,24 @@ impl PsyncFiles {
     pub(super) fn new(own: Option<Arc<BlockFile>>) -> Self {
         Self(Files::new(own.map(|file| (file, ()))))
     }
+
+    /// The file that is the queue's own device.
+    pub(super) fn own(&self) -> Option<&Arc<BlockFile>> {
+        self.0.own()
+    }
+
+    /// Replaces the queue's own device by ranges of files, of which that device is the first.
+    pub(super) fn divide(&mut self, ranges: FileRanges) {
+        self.0.divide(ranges, std::iter::repeat(()));
+    }
 }
 
 impl Transfers for PsyncFiles {
-    type One<'a> = OneFile<'a>;
+    type One<'a> = OnFiles<'a, ()>;
 
     #[inline(always)]
-    fn device(&mut self, dev: Dev) -> Result<OneFile<'_>, Errno> {
-        self.0.get(dev).map(|(file, ())| OneFile(file))
+    fn device(&mut self, dev: Dev) -> OnFiles<'_, ()> {
+        self.0.on(dev)
     }
 
     fn attach(&mut self, file: &Arc<BlockFile>, _lasting: bool) -> Result<Dev, Errno> {
@@ -85,15 +95,16 @@ impl Transfers for PsyncFiles {
 /// The system calls for one file. For an NVMe namespace, a read is one `ioctl` that contains a command, so this read is one system call
 /// too. Requests with flags use the namespace's block device.
 #[derive(Debug)]
-pub struct OneFile<'a>(pub(super) &'a BlockFile);
+pub(super) struct OneFile<'a>(pub(super) &'a BlockFile);
 
 const RWF_ATOMIC: ReadWriteFlags = ReadWriteFlags::from_bits_retain(0x40);
 
-/// The flags of `preadv2` and `pwritev2`. HIPRI needs poll queues. Without poll queues the flag is cleared, and the request does not fail.
-pub(super) fn rw_flags(flags: BioFlags, limits: &Limits) -> ReadWriteFlags {
+/// The flags of `preadv2` and `pwritev2`. HIPRI needs poll queues (`polls`). Without poll queues the flag is cleared, and the request does
+/// not fail.
+pub(super) fn rw_flags(flags: BioFlags, polls: bool) -> ReadWriteFlags {
     let mut result = ReadWriteFlags::empty();
     result.set(ReadWriteFlags::NOWAIT, flags.contains(BioFlags::NOWAIT));
-    result.set(ReadWriteFlags::HIPRI, flags.contains(BioFlags::HIPRI) && limits.poll);
+    result.set(ReadWriteFlags::HIPRI, flags.contains(BioFlags::HIPRI) && polls);
     result.set(ReadWriteFlags::DSYNC, flags.contains(BioFlags::DSYNC));
     result.set(RWF_ATOMIC, flags.contains(BioFlags::ATOMIC));
     result
@@ -152,7 +163,7 @@ impl Transfer for OneFile<'_> {
             return self.read(one, at, flags);
         }
         let (fd, at, rw_flags) =
-            (self.0.fd(), self.0.absolute(at), rw_flags(flags, self.0.limits()));
+            (self.0.fd(), self.0.absolute(at), rw_flags(flags, self.0.limits().poll));
         unpromised(uninterrupted!(rustix::io::preadv2(fd, bufs, at, rw_flags)), flags)
     }
 
@@ -169,7 +180,7 @@ impl Transfer for OneFile<'_> {
         {
             return uninterrupted!(rustix::io::pwrite(fd, one, at));
         }
-        let rw_flags = rw_flags(flags, self.0.limits());
+        let rw_flags = rw_flags(flags, self.0.limits().poll);
         unpromised(uninterrupted!(rustix::io::pwritev2(fd, bufs, at, rw_flags)), flags)
     }
 

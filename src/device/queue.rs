@@ -392,11 +392,8 @@ pub trait Transfers {
     where
         Self: 'a;
 
-    /// Returns the device with this number.
-    ///
-    /// # Errors
-    /// EBADF if there is no file with this number.
-    fn device(&mut self, dev: Dev) -> Result<Self::One<'_>, Errno>;
+    /// Returns the device with this number. If there is no device with this number, requests to the result fail with EBADF.
+    fn device(&mut self, dev: Dev) -> Self::One<'_>;
 
     /// The implementation of [`DeviceQueue::attach`].
     ///
@@ -420,8 +417,8 @@ impl<T: Transfer> Transfers for T {
         T: 'a;
 
     #[inline(always)]
-    fn device(&mut self, _dev: Dev) -> Result<&mut T, Errno> {
-        Ok(self)
+    fn device(&mut self, _dev: Dev) -> &mut T {
+        self
     }
 }
 
@@ -489,6 +486,14 @@ impl<T: Transfers> Immediate<T> {
     pub(crate) fn new(transfers: T, depth: usize) -> Self {
         Self { transfers, done: Fifo::new(depth), fresh: false }
     }
+
+    pub(super) fn transfers(&self) -> &T {
+        &self.transfers
+    }
+
+    pub(super) fn transfers_mut(&mut self) -> &mut T {
+        &mut self.transfers
+    }
 }
 
 impl<T: Transfers> DeviceQueue for Immediate<T> {
@@ -500,14 +505,13 @@ impl<T: Transfers> DeviceQueue for Immediate<T> {
         at: DevOffset,
         flags: BioFlags,
     ) -> Result<usize, Errno> {
-        self.transfers.device(dev)?.read(buf, at, flags)
+        self.transfers.device(dev).read(buf, at, flags)
     }
 
     fn read_parts_now(&mut self, dev: Dev, parts: &mut [LentPart<'_>], flags: BioFlags) {
         for part in parts {
-            let device = self.transfers.device(dev);
-            part.result =
-                device.and_then(|mut device| device.read_vectored(&mut part.bufs, part.at, flags));
+            let mut device = self.transfers.device(dev);
+            part.result = device.read_vectored(&mut part.bufs, part.at, flags);
         }
     }
 
@@ -519,11 +523,11 @@ impl<T: Transfers> DeviceQueue for Immediate<T> {
         at: DevOffset,
         flags: BioFlags,
     ) -> Result<usize, Errno> {
-        self.transfers.device(dev)?.write(bufs, at, flags)
+        self.transfers.device(dev).write(bufs, at, flags)
     }
 
     fn flush_now(&mut self, dev: Dev) -> Result<(), Errno> {
-        self.transfers.device(dev)?.flush()
+        self.transfers.device(dev).flush()
     }
 
     fn attach(&mut self, file: &Arc<BlockFile>, lasting: bool) -> Result<Dev, Errno> {
@@ -547,10 +551,7 @@ impl<T: Transfers> DeviceQueue for Immediate<T> {
     #[inline(always)]
     fn submit(&mut self, mut bio: Bio) -> Result<(), Bio> {
         let Some(slot) = self.done.vacant() else { return Err(bio) };
-        let result = match self.transfers.device(bio.dev) {
-            Ok(mut device) => run(&mut device, &mut bio),
-            Err(errno) => Err(errno),
-        };
+        let result = run(&mut self.transfers.device(bio.dev), &mut bio);
         self.fresh = true;
         slot.fill(Done { bio, result });
         Ok(())

@@ -5,15 +5,16 @@ use std::sync::Arc;
 
 use smallvec::SmallVec;
 
-use super::files::Files;
+use super::files::{FileRanges, Files};
 use super::nvme::Namespace;
-use super::psync::{OneFile, rw_flags};
+use super::psync::rw_flags;
 use super::queue::run;
 use super::through_file::through_file;
 use super::{
     AnyQueue, BlockFile, Device, DeviceProtection, DeviceQueue, Drained, Engine, InRange, LentPart,
     Limits, QueueOptions, Transfer as _,
 };
+use crate::bio::slices::cut_mut;
 use crate::bio::{Bio, BioEnd, BioFlags, BioOp, Buffer, Dev, Done, Memory, Whole};
 use crate::error::{Errno, Error, Result};
 use crate::sys::{Passenger, Request, Ring, RingFile, RingOp, RingOptions, Transfer, Width};
@@ -154,19 +155,31 @@ impl<W: Width> UringQueue<W> {
         Route { file, at_once }
     }
 
+    /// The file that is the queue's own device.
+    pub(super) fn own(&self) -> Option<&Arc<BlockFile>> {
+        self.files.own()
+    }
+
+    /// Replaces the queue's own device by ranges of files, of which that device is the first.
+    pub(super) fn divide(&mut self, ranges: FileRanges) {
+        let others = ranges.files().iter().skip(1);
+        let routes: Vec<_> = others.map(|file| self.route(file, true)).collect();
+        self.files.divide(ranges, routes);
+    }
+
     /// The flags of a request in the ring. The flag HIPRI is not needed, because a ring that was created with IOPOLL polls for all
     /// completions.
-    fn flags(file: &BlockFile, flags: BioFlags) -> i32 {
-        rw_flags(flags - BioFlags::HIPRI, file.limits()).bits() as i32
+    fn flags(flags: BioFlags) -> i32 {
+        rw_flags(flags, false).bits() as i32
     }
 
     /// Whether a request to a namespace is sent to the block device instead of as a command. There are two cases. First, a command cannot
     /// describe the request. Second, the request is a write, but the device was opened read-only. This write must fail. As a command it
     /// would succeed, because root may send any command through a read-only character device.
     #[inline]
-    fn is_no_command(file: &BlockFile, bio: &Bio) -> bool {
+    fn is_no_command(file: &BlockFile, bio: &Bio, at: DevOffset) -> bool {
         file.namespace().is_some_and(|namespace| {
-            let (at, memory) = (file.absolute(bio.at), &bio.memory);
+            let (at, memory) = (file.absolute(at), &bio.memory);
             bio.op != BioOp::Flush && !namespace.carries(at, memory.len(), memory.buffers().len())
                 || bio.op == BioOp::Write && !file.is_writable()
         })
@@ -178,8 +191,7 @@ impl<W: Width> UringQueue<W> {
         if self.ring.room() == 0 {
             return Err(bio);
         }
-        let file = self.files.get(bio.dev);
-        let result = file.and_then(|(file, _)| run(&mut OneFile(file), &mut bio));
+        let result = run(&mut self.files.on(bio.dev), &mut bio);
         let raw = result.map_or_else(|errno| -errno.0, |count| count as i32);
         let (attached, memory) = Attached::split(bio);
         let refused = self.ring.push_complete(memory, attached, raw);
@@ -189,6 +201,17 @@ impl<W: Width> UringQueue<W> {
 
 pub(super) fn result(raw: i32) -> Result<usize, Errno> {
     usize::try_from(raw).map_err(|_| Errno(-raw))
+}
+
+/// The result of a bio. A failed read is repeated if there is an alternative way to read its range.
+fn ended<T>(files: &Files<T>, mut bio: Bio, raw: i32) -> Done {
+    let mut result = result(raw);
+    if let (Err(errno), BioOp::Read) = (result, bio.op) {
+        let len = bio.memory.len();
+        let mut bufs = cut_mut(bio.memory.buffers_mut(), 0..len);
+        result = files.read_again(bio.dev, &mut bufs, bio.at, bio.flags, errno);
+    }
+    Done { bio, result }
 }
 
 /// Forwards methods of [`DeviceQueue`] to a field `ring`.
@@ -255,40 +278,37 @@ impl<W: Width> DeviceQueue for UringQueue<W> {
         at: DevOffset,
         flags: BioFlags,
     ) -> Result<usize, Errno> {
-        let (file, _) = self.files.get(dev)?;
-        OneFile(file).read(buf, at, flags)
+        self.files.on(dev).read(buf, at, flags)
     }
 
     fn read_parts_now(&mut self, dev: Dev, parts: &mut [LentPart<'_>], flags: BioFlags) {
-        let (file, route) = match self.files.get(dev) {
-            Ok((file, route)) => (file, *route),
-            Err(errno) => return parts.iter_mut().for_each(|part| part.result = Err(errno)),
+        let ready = |part: &LentPart<'_>| {
+            let placed = self.files.place(dev, BioOp::Read, part.at, part.len());
+            let ((file, route), at) = placed.filter(|((_, route), _)| !route.at_once)?;
+            let at = file.absolute(at);
+            let namespace = file.namespace().filter(|_| W::COMMANDS);
+            let is_ready = namespace.is_none_or(|it| it.carries(at, part.len(), part.bufs.len()));
+            is_ready.then_some((route.file, at))
         };
-        let is_command = |namespace: &Namespace, part: &LentPart<'_>| {
-            namespace.carries(file.absolute(part.at), part.len(), part.bufs.len())
-        };
-        let commands = !W::COMMANDS
-            || file
-                .namespace()
-                .is_none_or(|namespace| parts.iter().all(|part| is_command(namespace, part)));
-        if route.at_once || !commands || parts.len() == 1 {
+        let places: Option<SmallVec<[_; TOGETHER]>> = parts.iter().map(ready).collect();
+        let Some(places) = places.filter(|_| parts.len() > 1) else {
             for part in parts {
-                part.result = OneFile(file).read_vectored(&mut part.bufs, part.at, flags);
+                part.result = self.files.on(dev).read_vectored(&mut part.bufs, part.at, flags);
             }
             return;
-        }
-        let rw_flags = Self::flags(file, flags);
-        let request = Request { file: route.file, op: RingOp::Read, at: 0, rw_flags };
-        let mut lent: SmallVec<[Transfer<'_, '_>; TOGETHER]> = parts
-            .iter_mut()
-            .map(|part| Transfer::new(&mut part.bufs, file.absolute(part.at)))
+        };
+        let mut lent: SmallVec<[Transfer<'_, '_>; TOGETHER]> = (parts.iter_mut().zip(places))
+            .map(|(part, (file, at))| Transfer::new(&mut part.bufs, file, at))
             .collect();
-        self.ring.transfer_now(request, &mut lent);
+        self.ring.transfer_now(RingOp::Read, Self::flags(flags), &mut lent);
         let results: SmallVec<[i32; TOGETHER]> =
             lent.iter().map(|transfer| transfer.result).collect();
         drop(lent);
         for (part, raw) in parts.iter_mut().zip(results) {
-            part.result = result(raw);
+            part.result = match result(raw) {
+                Err(errno) => self.files.read_again(dev, &mut part.bufs, part.at, flags, errno),
+                result => result,
+            };
         }
     }
 
@@ -300,13 +320,11 @@ impl<W: Width> DeviceQueue for UringQueue<W> {
         at: DevOffset,
         flags: BioFlags,
     ) -> Result<usize, Errno> {
-        let (file, _) = self.files.get(dev)?;
-        OneFile(file).write(bufs, at, flags)
+        self.files.on(dev).write(bufs, at, flags)
     }
 
     fn flush_now(&mut self, dev: Dev) -> Result<(), Errno> {
-        let (file, _) = self.files.get(dev)?;
-        OneFile(file).flush()
+        self.files.on(dev).flush()
     }
 
     fn attach(&mut self, file: &Arc<BlockFile>, lasting: bool) -> Result<Dev, Errno> {
@@ -322,8 +340,11 @@ impl<W: Width> DeviceQueue for UringQueue<W> {
 
     #[inline(always)]
     fn submit(&mut self, bio: Bio) -> Result<(), Bio> {
-        let Ok((file, route)) = self.files.get(bio.dev) else { return self.submit_at_once(bio) };
-        if route.at_once || W::COMMANDS && Self::is_no_command(file, &bio) {
+        let len = bio.memory.len();
+        let Some(((file, route), at)) = self.files.place(bio.dev, bio.op, bio.at, len) else {
+            return self.submit_at_once(bio);
+        };
+        if route.at_once || W::COMMANDS && Self::is_no_command(file, &bio, at) {
             return self.submit_at_once(bio);
         }
         let ring_op = match bio.op {
@@ -331,9 +352,8 @@ impl<W: Width> DeviceQueue for UringQueue<W> {
             BioOp::Write => RingOp::Write,
             BioOp::Flush => RingOp::Flush,
         };
-        let rw_flags = if bio.flags.concern_device() { Self::flags(file, bio.flags) } else { 0 };
-        let request =
-            Request { file: route.file, op: ring_op, at: file.absolute(bio.at), rw_flags };
+        let rw_flags = if bio.flags.concern_device() { Self::flags(bio.flags) } else { 0 };
+        let request = Request { file: route.file, op: ring_op, at: file.absolute(at), rw_flags };
         let (attached, memory) = Attached::split(bio);
         let refused = self.ring.push(request, memory, attached);
         refused.map_err(|(memory, attached)| attached.join(memory))
@@ -351,11 +371,12 @@ impl<W: Width> DeviceQueue for UringQueue<W> {
     #[inline(always)]
     fn pop(&mut self) -> Option<Done> {
         let (attached, memory, raw) = self.ring.pop()?;
-        Some(Done { bio: attached.join(memory), result: result(raw) })
+        Some(ended(&self.files, attached.join(memory), raw))
     }
 
     #[inline(always)]
     fn pop_whole(&mut self) -> Option<Result<Whole, Done>> {
+        let files = &self.files;
         self.ring.pop_by(|request, raw| {
             let (memory, Attached { end, .. }) = request.as_ref()?;
             let whole = end.whole().filter(|_| result(raw) == Ok(memory.len()));
@@ -363,7 +384,7 @@ impl<W: Width> DeviceQueue for UringQueue<W> {
             // moving them costs instructions.
             let Some((token, slot)) = whole else {
                 let (memory, attached) = request.take()?;
-                return Some(Err(Done { bio: attached.join(memory), result: result(raw) }));
+                return Some(Err(ended(files, attached.join(memory), raw)));
             };
             let (memory, _) = request.take()?;
             Some(Ok(Whole { token, slot, memory }))

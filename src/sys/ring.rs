@@ -10,7 +10,7 @@ use io_uring::squeue::EntryMarker as _;
 use io_uring::{IoUring, cqueue, squeue};
 
 use super::buffer::RingNumber;
-use super::entry::{Narrow, Request, RingFile, Width};
+use super::entry::{Narrow, Request, RingFile, RingOp, Width};
 use super::registered::Places;
 use super::slots::{Slot, Slots};
 use super::{Buffer, Memory, Passenger, Tuples, nvme};
@@ -45,6 +45,7 @@ pub(crate) struct RingOptions {
 /// A request with memory that the caller lends during [`Ring::transfer_now`], and its result.
 pub(crate) struct Transfer<'s, 'a> {
     bufs: &'s mut [IoSliceMut<'a>],
+    file: RingFile,
     at: u64,
     tuples: Option<&'s mut Tuples>,
     /// The result of the system call: the number of bytes, or a negative errno.
@@ -55,8 +56,8 @@ impl<'s, 'a> Transfer<'s, 'a> {
     /// The result of a transfer whose completion was not seen yet. No system call returns this value.
     const UNSEEN: i32 = i32::MIN;
 
-    pub(crate) fn new(bufs: &'s mut [IoSliceMut<'a>], at: u64) -> Self {
-        Self { bufs, at, tuples: None, result: Self::UNSEEN }
+    pub(crate) fn new(bufs: &'s mut [IoSliceMut<'a>], file: RingFile, at: u64) -> Self {
+        Self { bufs, file, at, tuples: None, result: Self::UNSEEN }
     }
 
     /// Adds the tuples of the data to the request.
@@ -327,13 +328,14 @@ impl<T: Passenger, W: Width> Ring<T, W> {
     }
 
     /// Reads into memory that the caller lends, or writes from this memory. Submits all transfers together, and waits for all of them. Each
-    /// transfer has its own position in the file.
-    pub(crate) fn transfer_now(&mut self, request: Request, transfers: &mut [Transfer<'_, '_>]) {
+    /// transfer has its own file and position.
+    pub(crate) fn transfer_now(&mut self, op: RingOp, rw_flags: i32, all: &mut [Transfer<'_, '_>]) {
         let mut open = 0;
-        for index in 0..transfers.len() {
-            let Transfer { bufs, at, tuples, .. } = &mut transfers[index];
-            let mut entry = Request { at: *at, ..request }.lent::<W>(bufs, tuples.as_deref_mut());
-            entry.set_user_data(BORROWED | index as u64 | command::<W>(request.file));
+        for index in 0..all.len() {
+            let Transfer { bufs, file, at, tuples, .. } = &mut all[index];
+            let request = Request { file: *file, op, at: *at, rw_flags };
+            let mut entry = request.lent::<W>(bufs, tuples.as_deref_mut());
+            entry.set_user_data(BORROWED | index as u64 | command::<W>(*file));
             // SAFETY: the memory and the tuples are borrowed until this function returns. It returns only after every completion was seen,
             // or when the kernel can never take the entry (see `withdraw`). Nothing in between can unwind.
             if unsafe { self.push_entry(&entry) }.is_err() {
@@ -343,17 +345,16 @@ impl<T: Passenger, W: Width> Ring<T, W> {
             // If many transfers are in flight, completions are collected before more transfers are submitted. So the number of transfers in
             // flight never exceeds the guaranteed size of the completion queue.
             while open >= self.slots.len() {
-                open -= self.collect_lent(transfers, open);
+                open -= self.collect_lent(all, open);
             }
         }
         while open > 0 {
-            open -= self.collect_lent(transfers, open);
+            open -= self.collect_lent(all, open);
         }
         if let Some(errno) = self.lost {
             // A transfer without a result was withdrawn, or was never queued. It gets the error of the ring. Completed transfers keep their
             // results.
-            let unseen =
-                transfers.iter_mut().filter(|transfer| transfer.result == Transfer::UNSEEN);
+            let unseen = all.iter_mut().filter(|transfer| transfer.result == Transfer::UNSEEN);
             unseen.for_each(|transfer| transfer.result = -errno.0);
         }
     }
@@ -478,7 +479,6 @@ mod tests {
     use std::thread;
 
     use super::*;
-    use crate::sys::RingOp;
 
     const OPTIONS: RingOptions = RingOptions { entries: 2, iopoll: false, sqpoll_idle: None };
 
@@ -511,8 +511,9 @@ mod tests {
     fn read_now(ring: &mut Ring<u32>, file: RingFile, count: usize) -> Vec<i32> {
         let mut memory = vec![[0; 64]; count];
         let mut slices: Vec<_> = memory.iter_mut().map(|part| [IoSliceMut::new(part)]).collect();
-        let mut transfers: Vec<_> = slices.iter_mut().map(|bufs| Transfer::new(bufs, 0)).collect();
-        ring.transfer_now(request(file), &mut transfers);
+        let mut transfers: Vec<_> =
+            slices.iter_mut().map(|bufs| Transfer::new(bufs, file, 0)).collect();
+        ring.transfer_now(RingOp::Read, 0, &mut transfers);
         transfers.iter().map(|transfer| transfer.result).collect()
     }
 

@@ -8,44 +8,33 @@ use std::sync::Arc;
 
 use smallvec::SmallVec;
 
-use super::{Found, Map, Ranges};
+use super::map::{Map, Number};
 use crate::bio::slices::{cut, cut_mut};
 use crate::bio::{Bio, BioFlags, BioOp, Buffer, Dev, Done, Whole};
-use crate::device::{AnyQueue, DeviceQueue, Drained, LentPart, OtherQueue, QueueOptions};
+use crate::device::{AnyQueue, Device, DeviceQueue, Drained, LentPart, QueueOptions};
 use crate::error::{Errno, Result as Checked};
 use crate::units::DevOffset;
 
 /// Opens a queue of each device, and combines the queues to one queue. The queues below need not check positions, because the table of
-/// segments (`map`) contains only ranges that are on their devices. A separate copy of the code is compiled for each usual kind of queue,
-/// so that a read needs no match and few moves.
+/// segments (`map`) contains only ranges that are on their devices.
 pub(super) fn queue_over(
-    map: Arc<Map>,
+    below: &[Arc<dyn Device>],
+    map: &Arc<Map>,
     writable: bool,
     options: &QueueOptions,
 ) -> Checked<AnyQueue> {
-    let queues = map.below.iter().map(|device| Ok(device.queue(options)?.unbounded()));
-    let mut queues = queues.collect::<Checked<Vec<_>>>()?;
-    macro_rules! of_kind {
-        ($($kind:ident)*) => {$(
-            if queues.iter().all(|queue| matches!(queue, AnyQueue::$kind(_))) {
-                let own = queues.drain(..).filter_map(|queue| match queue {
-                    AnyQueue::$kind(queue) => Some(queue),
-                    _ => None,
-                });
-                return Ok(AnyQueue::other(SegmentedQueue::new(map, writable, own.collect(), options)));
-            }
-        )*};
-    }
-    of_kind!(Psync Uring Null);
-    let queues = queues.into_iter().map(OtherQueue::over).collect();
-    Ok(AnyQueue::other(SegmentedQueue::new(map, writable, queues, options)))
+    let queues = below.iter().map(|device| Ok(device.queue(options)?.unbounded()));
+    Ok(match AnyQueue::of_ranges(queues.collect::<Checked<_>>()?, map, writable) {
+        Ok(queue) => queue,
+        Err(queues) => AnyQueue::other(SegmentedQueue::new(map, writable, queues, options)),
+    })
 }
 
-struct SegmentedQueue<Q> {
+struct SegmentedQueue {
     map: Arc<Map>,
     writable: bool,
     /// The queue of each device.
-    queues: Box<[Q]>,
+    queues: Box<[AnyQueue]>,
     /// The queue whose completions are popped next.
     turn: usize,
     /// The bios in the queues below. In those queues, each bio contains its index in this table. The field `token` of an unused entry
@@ -64,13 +53,13 @@ struct Flying {
     at: DevOffset,
 }
 
-impl<Q: DeviceQueue> SegmentedQueue<Q> {
-    fn new(map: Arc<Map>, writable: bool, queues: Box<[Q]>, options: &QueueOptions) -> Self {
+impl SegmentedQueue {
+    fn new(map: &Arc<Map>, writable: bool, queues: Vec<AnyQueue>, options: &QueueOptions) -> Self {
         let unused = |index: usize| Flying { token: index as u64 + 1, at: DevOffset(0) };
         Self {
-            map,
+            map: Arc::clone(map),
             writable,
-            queues,
+            queues: queues.into(),
             turn: 0,
             flying: (0..options.slots()).map(unused).collect(),
             unused: 0,
@@ -79,97 +68,49 @@ impl<Q: DeviceQueue> SegmentedQueue<Q> {
         }
     }
 
-    /// The position of a range on a device below. `None` if the range is not contiguous there.
-    #[inline(always)]
-    fn whole(&self, at: DevOffset, len: usize) -> Option<Found> {
-        self.map.locate(at.0).filter(|found| len as u64 <= found.rest)
-    }
-
     /// The queue of the only device, if there is one device.
-    fn only(&mut self) -> Option<&mut Q> {
+    fn only(&mut self) -> Option<&mut AnyQueue> {
         match &mut *self.queues {
             [only] => Some(only),
             _ => None,
         }
     }
 
-    /// Reads the ranges below one after the other. If one of these reads is short, the result is short too.
-    #[cold]
-    #[inline(never)]
+    /// Reads the ranges below one after the other.
     fn read_ranges(
         &mut self,
         bufs: &mut [IoSliceMut<'_>],
         at: DevOffset,
         flags: BioFlags,
     ) -> Result<usize, Errno> {
-        let (len, mut done) = (bufs.iter().map(|buf| buf.len()).sum(), 0);
         let Self { map, queues, .. } = self;
-        // A short read ends the loop with the error `None`.
-        let past = || Some(Errno::EINVAL);
-        let result = map.each(at, len, past, |found, range| {
-            let count = range.len();
-            let mut one = [LentPart::new(cut_mut(bufs, range), found.at)];
-            queues[found.device].read_parts_now(Dev::OWN, &mut one, flags);
-            let read = one[0].result.map_err(Some)?;
-            done += read;
-            if read == count { Ok(()) } else { Err(None) }
-        });
-        let Err(Some(errno)) = result else { return Ok(done) };
-        match retried(&self.map, bufs, at, flags, errno) {
-            Err(_) if done > 0 => Ok(done),
-            result => result,
-        }
+        map.read(bufs, at, flags, |found, bufs| {
+            let mut one = [LentPart::new(bufs, found.at)];
+            queues[found.device.index()].read_parts_now(Dev::OWN, &mut one, flags);
+            one[0].result
+        })
     }
 
-    /// Reads a range that consists of several ranges below, or a range whose first read has failed.
-    #[cold]
-    #[inline(never)]
-    fn read_one(
-        &mut self,
-        buf: &mut [u8],
-        at: DevOffset,
-        flags: BioFlags,
-        failed: Option<Errno>,
-    ) -> Result<usize, Errno> {
-        let bufs = &mut [IoSliceMut::new(buf)];
-        match failed {
-            Some(errno) => retried(&self.map, bufs, at, flags, errno),
-            None => self.read_ranges(bufs, at, flags),
-        }
-    }
-
-    /// Writes the ranges below one after the other. If one of these writes is short, the result is short too.
-    #[cold]
-    #[inline(never)]
+    /// Writes the ranges below one after the other.
     fn write_ranges(
         &mut self,
         bufs: &[IoSlice<'_>],
         at: DevOffset,
         flags: BioFlags,
     ) -> Result<usize, Errno> {
-        let (len, mut done) = (bufs.iter().map(|buf| buf.len()).sum(), 0);
         let Self { map, queues, .. } = self;
-        // A short write ends the loop with the error `None`.
-        let past = || Some(Errno::EINVAL);
-        let result = map.each(at, len, past, |found, range| {
-            let (count, bufs) = (range.len(), cut(bufs, range));
-            let written = queues[found.device].write_now(Dev::OWN, &bufs, found.at, flags);
-            done += written.map_err(Some)?;
-            if written == Ok(count) { Ok(()) } else { Err(None) }
-        });
-        match result {
-            Err(Some(errno)) if done == 0 => Err(errno),
-            _ => Ok(done),
-        }
+        map.write(bufs, at, |found, bufs| {
+            queues[found.device.index()].write_now(Dev::OWN, &bufs, found.at, flags)
+        })
     }
 
     /// The device whose queue can carry out a bio, and the bio's position on this device. `None` if the bio needs several ranges or
     /// devices.
     #[inline(always)]
-    fn place(&self, bio: &Bio) -> Option<(usize, DevOffset)> {
+    fn place(&self, bio: &Bio) -> Option<(Number, DevOffset)> {
         match bio.op {
-            BioOp::Flush => (self.queues.len() == 1).then_some((0, bio.at)),
-            _ => self.whole(bio.at, bio.memory.len()).map(|found| (found.device, found.at)),
+            BioOp::Flush => (self.queues.len() == 1).then_some((Number::of(0), bio.at)),
+            _ => self.map.place(bio.at, bio.memory.len()),
         }
     }
 
@@ -205,37 +146,14 @@ impl<Q: DeviceQueue> SegmentedQueue<Q> {
             let Bio { at, flags, memory, .. } = &mut done.bio;
             let len = memory.len();
             let mut bufs = cut_mut(memory.buffers_mut(), 0..len);
-            done.result = retried(&self.map, &mut bufs, *at, *flags, errno);
+            done.result = self.map.read_again(&mut bufs, *at, *flags, errno);
         }
         done
     }
 }
 
-/// Repeats a failed read in the alternative way. If there is no alternative, returns the error of the device below.
-#[cold]
-#[inline(never)]
-fn retried(
-    map: &Map,
-    bufs: &mut [IoSliceMut<'_>],
-    at: DevOffset,
-    flags: BioFlags,
-    errno: Errno,
-) -> Result<usize, Errno> {
-    let other: &dyn Ranges = match &map.other {
-        Some(other) if !flags.contains(BioFlags::NOWAIT) => &**other,
-        _ => return Err(errno),
-    };
-    let mut done = 0;
-    for buf in bufs {
-        let at = DevOffset(at.0 + done as u64);
-        other.read(buf, at).map_err(|_| errno)?;
-        done += buf.len();
-    }
-    Ok(done)
-}
-
 /// Files cannot be attached, because this queue interprets every position as a position in the segmented device.
-impl<Q: DeviceQueue> DeviceQueue for SegmentedQueue<Q> {
+impl DeviceQueue for SegmentedQueue {
     #[inline]
     fn read_now(
         &mut self,
@@ -244,19 +162,19 @@ impl<Q: DeviceQueue> DeviceQueue for SegmentedQueue<Q> {
         at: DevOffset,
         flags: BioFlags,
     ) -> Result<usize, Errno> {
-        let Some(found) = self.whole(at, buf.len()) else {
-            return self.read_one(buf, at, flags, None);
+        let Some((device, below)) = self.map.place(at, buf.len()) else {
+            return self.read_ranges(&mut [IoSliceMut::new(buf)], at, flags);
         };
-        let Some(queue) = self.queues.get_mut(found.device) else { return Err(Errno::EINVAL) };
-        match queue.read_now(Dev::OWN, buf, found.at, flags) {
-            Err(errno) => self.read_one(buf, at, flags, Some(errno)),
+        let Some(queue) = self.queues.get_mut(device.index()) else { return Err(Errno::EINVAL) };
+        match queue.read_now(Dev::OWN, buf, below, flags) {
+            Err(errno) => self.map.read_again(&mut [IoSliceMut::new(buf)], at, flags, errno),
             result => result,
         }
     }
 
     fn read_parts_now(&mut self, dev: Dev, parts: &mut [LentPart<'_>], flags: BioFlags) {
         let whole: Option<SmallVec<[_; 8]>> =
-            parts.iter().map(|part| self.whole(part.at, part.len())).collect();
+            parts.iter().map(|part| self.map.place(part.at, part.len())).collect();
         let is_plain = self.map.other.is_none();
         let (Some(whole), Some(only)) = (whole, self.only().filter(|_| is_plain)) else {
             for part in parts {
@@ -265,7 +183,7 @@ impl<Q: DeviceQueue> DeviceQueue for SegmentedQueue<Q> {
             return;
         };
         let above: SmallVec<[_; 8]> = parts.iter().map(|part| part.at).collect();
-        parts.iter_mut().zip(whole).for_each(|(part, found)| part.at = found.at);
+        parts.iter_mut().zip(whole).for_each(|(part, (_, below))| part.at = below);
         only.read_parts_now(dev, parts, flags);
         parts.iter_mut().zip(above).for_each(|(part, at)| part.at = at);
     }
@@ -281,9 +199,9 @@ impl<Q: DeviceQueue> DeviceQueue for SegmentedQueue<Q> {
             return Err(Errno::EROFS);
         }
         let len = bufs.iter().map(|buf| buf.len()).sum();
-        match self.whole(at, len) {
-            Some(found) => match self.queues.get_mut(found.device) {
-                Some(queue) => queue.write_now(Dev::OWN, bufs, found.at, flags),
+        match self.map.place(at, len) {
+            Some((device, below)) => match self.queues.get_mut(device.index()) {
+                Some(queue) => queue.write_now(Dev::OWN, bufs, below, flags),
                 None => Err(Errno::EINVAL),
             },
             None => self.write_ranges(bufs, at, flags),
@@ -316,7 +234,7 @@ impl<Q: DeviceQueue> DeviceQueue for SegmentedQueue<Q> {
         if let Some((device, at)) = self.place(&bio) {
             let number = self.unused;
             let Some(entry) = self.flying.get_mut(number as usize) else { return Err(bio) };
-            let Some(queue) = self.queues.get_mut(device) else { return Err(bio) };
+            let Some(queue) = self.queues.get_mut(device.index()) else { return Err(bio) };
             let next = entry.token;
             *entry = Flying { token: bio.end.renumber(number), at: bio.at };
             bio.at = at;
