@@ -151,6 +151,15 @@ impl Image {
     }
 }
 
+#[cold]
+#[inline(never)]
+fn past(at: DevOffset, len: u64) -> Error {
+    Error::invalid(format!(
+        "the range of {len} bytes at {} extends beyond the end of the disk",
+        at.0
+    ))
+}
+
 impl Disk {
     /// Converts the position of a range in the part to its position in the image.
     #[inline]
@@ -158,10 +167,7 @@ impl Disk {
         if at.0.checked_add(len).is_some_and(|end| end <= self.size) {
             return Ok(self.base + at.0);
         }
-        Err(Error::invalid(format!(
-            "the range of {len} bytes at {} extends beyond the end of the disk",
-            at.0
-        )))
+        Err(past(at, len))
     }
 
     #[inline]
@@ -236,6 +242,12 @@ impl Device for Image {
     }
 }
 
+#[cold]
+#[inline(never)]
+fn errno(error: Error) -> Errno {
+    error.errno()
+}
+
 /// The transfers between an image and memory. The queue of an image calls them.
 #[derive(Debug)]
 struct ImageTransfer(Disk);
@@ -243,8 +255,10 @@ struct ImageTransfer(Disk);
 impl Transfer for ImageTransfer {
     #[inline]
     fn read(&mut self, buf: &mut [u8], at: DevOffset, _flags: BioFlags) -> Result<usize, Errno> {
-        self.0.read(buf, at).map_err(|error| error.errno())?;
-        Ok(buf.len())
+        match self.0.read(buf, at) {
+            Ok(()) => Ok(buf.len()),
+            Err(error) => Err(errno(error)),
+        }
     }
 
     fn write(

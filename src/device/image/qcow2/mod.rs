@@ -162,7 +162,7 @@ impl Qcow2 {
             (true, None) => Some(Writer::open(&file, &header, &l1)?),
         };
         Ok(Self {
-            cache: tables::Cache::new(&header),
+            cache: tables::Cache::new(&header, write),
             state: RwLock::new(State { l1, writer }),
             last: Mutex::new(None),
             is_read_only: refused.is_some(),

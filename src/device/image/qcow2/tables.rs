@@ -1,6 +1,6 @@
 //! The L2 tables of an image in memory.
 
-use std::sync::Arc;
+use std::sync::{Arc, OnceLock};
 
 use parking_lot::RwLock;
 
@@ -14,47 +14,75 @@ use crate::units::FsBlock;
 const BYTES: u64 = 32 << 20;
 const TABLES: std::ops::RangeInclusive<u64> = 16..=4096;
 
-/// A cache of L2 tables. The number of a table determines its slot, so a look-up needs no search.
+/// The L2 tables in memory.
 #[derive(Debug)]
-pub(super) struct Cache(Box<[RwLock<Option<Table>>]>);
+pub(super) enum Cache {
+    /// All tables of an image that is only read. The tables never change, so a look-up acquires no lock.
+    Whole(Box<[OnceLock<Arc<[u64]>>]>),
+    /// Some tables. The number of a table determines its slot, so a look-up needs no search.
+    Mapped(Box<[RwLock<Option<Table>>]>),
+}
 
 #[derive(Clone, Debug)]
-struct Table {
+pub(super) struct Table {
     index: u64,
     words: Arc<[u64]>,
 }
 
 impl Cache {
-    pub(super) fn new(header: &Header) -> Self {
+    pub(super) fn new(header: &Header, write: bool) -> Self {
         let count = (BYTES / header.cluster()).clamp(*TABLES.start(), *TABLES.end());
-        let count = count.min(header.l1_entries.max(1).next_power_of_two());
-        Self((0..count).map(|_| RwLock::new(None)).collect())
-    }
-
-    #[inline(always)]
-    fn slot(&self, index: u64) -> &RwLock<Option<Table>> {
-        // The number of slots is a power of two, so the mask gives the remainder of a division by this number.
-        &self.0[index as usize & (self.0.len() - 1)]
+        let all = header.l1_entries.max(1).next_power_of_two();
+        if all <= count && !write {
+            return Self::Whole((0..all).map(|_| OnceLock::new()).collect());
+        }
+        Self::Mapped((0..count.min(all)).map(|_| RwLock::new(None)).collect())
     }
 
     /// Returns the entry with the index `within` from the table with the number `index`, if the cache contains this table. Each entry of
     /// the table has `words` words.
     #[inline(always)]
     pub(super) fn entry(&self, index: u64, within: usize, words: usize) -> Option<Entry> {
-        let slot = self.slot(index).read();
-        let table = slot.as_ref().filter(|table| table.index == index)?;
-        Some(entry(&table.words, within, words))
+        match self {
+            Self::Whole(tables) => {
+                let table = tables.get(index as usize)?.get()?;
+                Some(entry(table, within, words))
+            }
+            Self::Mapped(slots) => mapped(slots, index, |table| entry(table, within, words)),
+        }
     }
 
     pub(super) fn put(&self, index: u64, words: Arc<[u64]>) {
-        *self.slot(index).write() = Some(Table { index, words });
+        match self {
+            // If another thread has stored the table, that copy stays.
+            Self::Whole(tables) => drop(tables.get(index as usize).map(|slot| slot.set(words))),
+            Self::Mapped(slots) => *slot(slots, index).write() = Some(Table { index, words }),
+        }
     }
 
     /// Returns the whole table with the number `index`, if the cache contains this table.
     pub(super) fn table(&self, index: u64) -> Option<Arc<[u64]>> {
-        let slot = self.slot(index).read();
-        slot.as_ref().filter(|table| table.index == index).map(|table| Arc::clone(&table.words))
+        match self {
+            Self::Whole(tables) => tables.get(index as usize)?.get().cloned(),
+            Self::Mapped(slots) => mapped(slots, index, Arc::clone),
+        }
     }
+}
+
+fn slot(slots: &[RwLock<Option<Table>>], index: u64) -> &RwLock<Option<Table>> {
+    // The number of slots is a power of two, so the mask gives the remainder of a division by this number.
+    &slots[index as usize & (slots.len() - 1)]
+}
+
+/// Calls `look` with the table with the number `index`, if its slot contains this table.
+#[inline(never)]
+fn mapped<R>(
+    slots: &[RwLock<Option<Table>>],
+    index: u64,
+    look: impl FnOnce(&Arc<[u64]>) -> R,
+) -> Option<R> {
+    let slot = slot(slots, index).read();
+    slot.as_ref().filter(|table| table.index == index).map(|table| look(&table.words))
 }
 
 /// Returns the entry with the index `within`. Each entry of the table has `words` words.
