@@ -1,5 +1,5 @@
-//! Reads ranges of a device before a check needs them. The requests of all ranges are in flight together, and adjacent ranges share a
-//! request. The check therefore does not wait for each block.
+//! Reads ranges of a device before a check needs them, so that the check does not wait for each block. The requests of all ranges are in
+//! flight together, and adjacent ranges share a request.
 
 use std::io::IoSliceMut;
 use std::ops::Range;
@@ -13,23 +13,23 @@ use crate::sorting::Sorting;
 use crate::sys::Buffer;
 use crate::units::DevOffset;
 
-/// The maximum number of bytes that one call reads. A caller divides its work into batches of this size.
+/// The maximum number of bytes that one call reads. Callers split their work into batches of this size.
 pub(crate) const BATCH: u64 = 4 << 20;
-/// The maximum length of a request in bytes.
+/// The maximum length of one request in bytes.
 const LONGEST: u64 = 1 << 20;
 /// Two ranges share a request if the gap between them is at most this number of bytes.
 const GAP: u64 = 16 << 10;
 
-/// The ranges that were read by the last call of [`read`](Self::read).
+/// The ranges that the last call of [`read`](Self::read) read.
 #[derive(Default)]
 pub(crate) struct Ahead {
-    /// The ranges that are in memory, in order of position and without overlaps.
+    /// The ranges in memory, sorted by position and without overlaps.
     runs: Vec<Run>,
-    /// Unused buffers of the length `LONGEST`. Without them, the kernel would have to map and zero new memory for each request.
+    /// Unused buffers of `LONGEST` bytes. Without this pool, the kernel would map and zero new memory for each request.
     free: Vec<Buffer>,
 }
 
-/// A device, and a queue of this device. The first read creates the queue. Only one thread uses it.
+/// A device and a queue of this device. The first read creates the queue. Only one thread uses it.
 pub(crate) struct AheadQueue<'d> {
     device: &'d dyn Device,
     queue: Option<BoundedQueue>,
@@ -47,9 +47,8 @@ struct Run {
 }
 
 impl Ahead {
-    /// Reads ranges of bytes, in any order, and forgets the ranges of the previous call. If the ranges have more than `BATCH` bytes
-    /// together, the last of them are not read. A failed read is ignored: the caller repeats the read if it needs the data, and gets the
-    /// error.
+    /// Reads ranges of bytes, given in any order, and forgets the ranges of the previous call. If the ranges together exceed `BATCH` bytes,
+    /// the excess ranges are not read. A failed read is ignored: a caller that needs the data repeats the read and gets the error.
     pub(crate) fn read(&mut self, to: &mut AheadQueue<'_>, mut ranges: Vec<Range<u64>>) {
         self.clear();
         ranges.order_by_key(|range| range.start);
@@ -91,8 +90,8 @@ impl Ahead {
         self.free.extend(unused.filter(|buffer| buffer.len() as u64 == LONGEST));
     }
 
-    /// Returns the memory that contains a range of the device, and the offset of the range in this memory. `None` if the range was not
-    /// read.
+    /// Returns the memory that contains a range of the device, and the offset of the range in this memory. Returns `None` if the range was
+    /// not read.
     pub(crate) fn get(&self, at: u64, len: usize) -> Option<(&Arc<Buffer>, usize)> {
         let index = self.runs.partition_point(|run| run.start <= at).checked_sub(1)?;
         let Run { start, buffer } = &self.runs[index];
@@ -135,8 +134,8 @@ mod tests {
     use super::*;
     use crate::device::Ram;
 
-    /// Each wanted byte within the device is in a request, up to the limit of a batch. Requests are in order, do not overlap, and are not
-    /// longer than the limit.
+    /// Each requested byte within the device is covered by a request, up to the batch limit. Requests are sorted, do not overlap, and do
+    /// not exceed the length limit.
     #[test]
     fn requests_cover_the_ranges() {
         let size = 8 << 20;
@@ -150,7 +149,7 @@ mod tests {
         assert!(all.iter().all(|range| range.end - range.start <= LONGEST));
     }
 
-    /// The bytes of a range are those of the device, even if the range is read into the memory of an earlier range.
+    /// A range returns the bytes of the device, even if it was read into a buffer that held an earlier range.
     #[test]
     fn ranges_contain_the_bytes_of_the_device() {
         let size = 6 << 20;

@@ -17,10 +17,10 @@ use crate::error::Errno;
 use crate::sys::{Narrow, Wide};
 use crate::units::DevOffset;
 
-/// A queue of any device. Each request branches on the variant once. The code after the branch is compiled for each variant.
+/// A queue of any device. Each request branches on the variant once; the code after the branch is compiled for each variant.
 #[allow(
     clippy::large_enum_variant,
-    reason = "a thread has only one queue, and a box would add a memory access to every request"
+    reason = "a thread has only one queue, and a box would add an indirection to every request"
 )]
 pub enum AnyQueue {
     /// See [`Psync`](super::Psync).
@@ -33,7 +33,7 @@ pub enum AnyQueue {
     Dax(Immediate<DaxTransfer>),
     /// See [`Null`](super::Null).
     Null(Immediate<NullTransfer>),
-    /// A queue of any other device, called through a trait object. Additional variants would make every request slower.
+    /// A queue of any other device, called through a trait object. Each additional variant would make every request slower.
     Other(OtherQueue),
 }
 
@@ -44,7 +44,8 @@ impl AnyQueue {
         Self::Other(OtherQueue::over(queue))
     }
 
-    /// The engine of the queue. `Auto` means that another program implements the device, or that the device is over another device.
+    /// Returns the engine of the queue. `Auto` means that another crate implements the device, or that the device is layered over another
+    /// device.
     pub(crate) fn engine(&self) -> Engine {
         match self {
             Self::Psync(_) => Engine::Psync,
@@ -93,8 +94,8 @@ impl AnyQueue {
         with_queue!(self, queue => queue)
     }
 
-    /// Returns a wrapper that calls the queue through a trait object. Code that uses the wrapper is compiled only once, not for each kind
-    /// of queue. Only rare requests use the wrapper.
+    /// Returns a wrapper that calls the queue through a trait object. Code that uses the wrapper is compiled once instead of once for each
+    /// kind of queue. Only rare requests use the wrapper.
     pub(crate) fn through_table(&mut self) -> Through<'_> {
         Through::new(self.as_dyn())
     }
@@ -122,7 +123,7 @@ impl OtherQueue {
     }
 }
 
-/// Runs an expression with the queue that a variable of type [`AnyQueue`] contains.
+/// Runs an expression with the concrete queue inside an [`AnyQueue`].
 macro_rules! with_queue {
     ($any:expr, $queue:ident => $body:expr) => {
         match $any {
@@ -137,7 +138,8 @@ macro_rules! with_queue {
 }
 pub(crate) use with_queue;
 
-/// Each method branches on the variant once. Two callers use these methods: queues of devices that are built over this queue's device, and
+/// Each method branches on the variant once. Two kinds of callers use these methods: queues of devices that are layered over this queue's
+/// device, and programs that use a device without a file system.
 /// programs that use a device without a file system.
 impl DeviceQueue for AnyQueue {
     through_queue!(requests, with_queue);

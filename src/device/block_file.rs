@@ -1,4 +1,4 @@
-//! An open block device or image file, with its size and its limits. All devices that use a file contain this type.
+//! An open block device or image file, with its size and its limits. Every device that is backed by a file contains this type.
 
 use std::fs::File;
 use std::io::IoSlice;
@@ -22,11 +22,11 @@ use crate::error::{Context, Errno, Error, Result};
 use crate::sys::{Buffer, is_read_only};
 use crate::units::DevOffset;
 
-/// The size of a page. Every image file should accept requests that are aligned to pages.
+/// The size of a page. Every image file is expected to accept page-aligned requests.
 pub(super) const PAGE: u32 = 4096;
-/// The maximum number of buffers of a request in Linux (`IOV_MAX`). The kernel refuses a request with more buffers.
+/// The maximum number of buffers in one request on Linux (`IOV_MAX`). The kernel refuses a request with more buffers.
 const MAX_SEGMENTS: usize = 1024;
-/// The shortest block that a volume can have.
+/// The smallest block size that a volume can have.
 const SHORTEST: usize = 512;
 /// The length of the bounce buffer for a misaligned read.
 const BOUNCE: usize = 256 << 10;
@@ -34,15 +34,15 @@ const BOUNCE: usize = 256 << 10;
 /// The options for opening a device.
 #[derive(Clone, Debug)]
 pub struct OpenMode {
-    /// Requests bypass the page cache (`O_DIRECT`). If the file system of an image refuses such requests, they use the page cache.
-    /// [`BlockFile::notice`] then returns a line for the user.
+    /// Requests bypass the page cache (`O_DIRECT`). If the file system of an image refuses direct I/O, requests use the page cache, and
+    /// [`BlockFile::notice`] returns a line for the user.
     pub direct: bool,
-    /// The open fails if another program has the device mounted, attached or locked. A benchmark clears this field to measure the raw
-    /// device of an open volume.
+    /// The open fails if another program has mounted, attached or locked the device. A benchmark clears this field to measure the raw
+    /// device beneath an open volume.
     pub exclusive: bool,
     /// The device is opened for reading and writing.
     pub write: bool,
-    /// The first byte and the length of the part to use, such as a partition of an image. `None` means the whole device.
+    /// The offset and the length of the part to use, such as a partition of an image. `None` means the whole device.
     pub window: Option<(u64, u64)>,
 }
 
@@ -64,7 +64,7 @@ pub struct BlockFile {
     size: u64,
     writable: bool,
     is_device: bool,
-    /// The locks. They are declared after `file`, so that the file is closed before the locks are released.
+    /// The locks. This field is declared after `file`, so that the file is closed before the locks are released.
     hold: Arc<Hold>,
     limits: Limits,
     notice: Option<String>,
@@ -87,7 +87,7 @@ impl BlockFile {
             FileType::CharacterDevice => return Self::open_namespace(path, mode),
             _ => {
                 return Err(Error::invalid(format!(
-                    "{}: the path must lead to a block device or an image file",
+                    "{}: the path must name a block device or an image file",
                     path.display()
                 )));
             }
@@ -97,7 +97,7 @@ impl BlockFile {
         }
         let (file, direct) = open_file(path, mode, is_device)?;
         owner::refuse_another(path, &stat, file.as_fd())?;
-        // Linux opens a read-only device for writing without an error, and refuses each write (EPERM). So the open is refused here.
+        // Linux opens a read-only device for writing without an error, and refuses each write later (EPERM).
         if is_device && mode.write && is_read_only(file.as_fd()) == Ok(true) {
             return Err(read_only(path));
         }
@@ -110,7 +110,7 @@ impl BlockFile {
             let end = rustix::fs::seek(&file, SeekFrom::End(0));
             end.map_err(|errno| Error::io(errno, path.display().to_string()))?
         } else {
-            // Another program may have extended the file before this process got the lock, so the size is read again.
+            // Another program may have extended the file before this process got the lock, so this code reads the size again.
             let locked = rustix::fs::fstat(&file);
             locked.map_err(|errno| Error::io(errno, path.display().to_string()))?.st_size as u64
         };
@@ -124,8 +124,8 @@ impl BlockFile {
                     .to_owned(),
             );
         } else if direct && base % block != 0 {
-            // Every direct request would be misaligned, so the device is opened again without direct I/O. The file is closed first, because
-            // this process cannot open a device exclusively twice.
+            // Every direct request would be misaligned, so this code opens the device again without direct I/O. It closes the file first,
+            // because a process cannot open a device exclusively twice.
             drop((file, hold));
             let why = format!(
                 "offset {base} is not a multiple of the device's block size of {block} bytes"
@@ -149,16 +149,16 @@ impl BlockFile {
         })
     }
 
-    /// Opens the device for requests of any alignment. These requests use the page cache. `why` is the reason in the notice for the user.
+    /// Opens the device for requests of any alignment. These requests use the page cache. `why` is the reason that the user's notice gives.
     fn open_buffered(path: &Path, mode: &OpenMode, why: &str) -> Result<Self> {
         let mut opened = Self::open(path, &OpenMode { direct: false, ..mode.clone() })?;
         opened.notice = Some(format!("{why}: reads and writes go through the page cache"));
         Ok(opened)
     }
 
-    /// Opens the device for a volume. The function `block` returns the length of the volume's blocks in bytes, or `None` if the device
-    /// contains no known volume. If the shortest direct request is longer than a block, all requests use the page cache. With `cached`,
-    /// metadata and small writes of an image use the page cache. `cached` has no effect on a volume whose blocks are shorter than a page.
+    /// Opens the device for a volume. The function `block` returns the volume's block size in bytes, or `None` if the device contains no
+    /// known volume. If the smallest direct request is larger than a block, all requests use the page cache. If `cached` is set, metadata
+    /// and small writes of an image use the page cache. `cached` has no effect on a volume whose blocks are smaller than a page.
     ///
     /// # Errors
     /// The errors of [`open`](Self::open).
@@ -175,8 +175,8 @@ impl BlockFile {
             return Ok(file);
         }
         let block = block(&Psync::new(Arc::clone(&file)));
-        // One page of the page cache may contain a metadata block and a data block. A direct write changes the data block only on the
-        // device. If the page is written back later, its old data overwrite the new data.
+        // One page of the page cache may contain both a metadata block and a data block. A direct write changes the data block only on the
+        // device. A later writeback of the page would overwrite the new data with old data.
         if cached
             && block.is_some_and(|block| block >= rustix::param::page_size())
             && let Some(file) = Arc::get_mut(&mut file)
@@ -184,7 +184,7 @@ impl BlockFile {
             file.cached = file.opened_again();
         }
         let Some(block) = block.filter(|block| *block < unit) else { return Ok(file) };
-        // The file is closed before the device is opened again, because this process cannot open a device exclusively twice.
+        // The file is closed before the device is opened again, because a process cannot open a device exclusively twice.
         drop(file);
         let why = format!(
             "the file system's blocks have {block} bytes, but a direct request must have at least {unit}"
@@ -192,7 +192,7 @@ impl BlockFile {
         Self::open_buffered(path, mode, &why).map(Arc::new)
     }
 
-    /// The same image without `O_DIRECT`; `None` if the path of the image leads to another file or to no file.
+    /// Opens the same image without `O_DIRECT`. Returns `None` if the image's path now names another file or no file.
     fn opened_again(&self) -> Option<File> {
         let access = if self.writable { OFlags::RDWR } else { OFlags::RDONLY };
         let again = rustix::fs::open(&self.path, access | OFlags::CLOEXEC, Mode::empty()).ok()?;
@@ -201,7 +201,7 @@ impl BlockFile {
         is_same.then(|| File::from(again))
     }
 
-    /// The file for metadata and small writes.
+    /// Returns the file for metadata and small writes.
     fn metadata_file(&self) -> &File {
         self.cached.as_ref().unwrap_or(&self.file)
     }
@@ -212,7 +212,7 @@ impl BlockFile {
         let namespace = Namespace::open(path)?;
         let block = Self::open(namespace.block(), mode)?;
         if !block.limits.direct {
-            // NVMe commands cannot use the page cache, so a buffered open uses the block device.
+            // NVMe commands bypass the page cache, so a buffered open uses the block device.
             return Ok(block);
         }
         namespace.check_metadata(block.protection.as_ref())?;
@@ -220,14 +220,14 @@ impl BlockFile {
         Ok(Self { path: path.to_owned(), limits, namespace: Some(namespace), ..block })
     }
 
-    /// The NVMe namespace, if it was opened through its character device and its blocks have no metadata. Its commands do not transfer
-    /// tuples of protection information.
+    /// Returns the NVMe namespace if it was opened through its character device and its blocks have no metadata. Its commands transfer no
+    /// protection tuples.
     pub(super) fn namespace(&self) -> Option<&Namespace> {
         self.namespace.as_ref().filter(|namespace| namespace.id().metadata == 0)
     }
 
-    /// The NVMe namespace, if it was opened through its character device and its blocks have metadata. Its commands transfer tuples of
-    /// protection information.
+    /// Returns the NVMe namespace if it was opened through its character device and its blocks have metadata. Its commands transfer
+    /// protection tuples.
     pub(super) fn protected_namespace(&self) -> Option<&Namespace> {
         self.namespace.as_ref().filter(|namespace| namespace.id().metadata != 0)
     }
@@ -243,7 +243,7 @@ impl BlockFile {
         &self.path
     }
 
-    /// A line for the user, if a setting could not be applied as requested.
+    /// A line for the user if a requested setting could not be applied.
     #[must_use]
     pub fn notice(&self) -> Option<&str> {
         self.notice.as_deref()
@@ -255,7 +255,7 @@ impl BlockFile {
         &self.limits
     }
 
-    /// The size in bytes of the device, or of the part in use.
+    /// The size in bytes of the device or of the part in use.
     #[must_use]
     pub fn size(&self) -> u64 {
         self.size
@@ -264,7 +264,7 @@ impl BlockFile {
     /// Converts an offset in the part in use to an offset in the file.
     #[inline]
     pub(super) fn absolute(&self, at: DevOffset) -> u64 {
-        // If the sum exceeds 64 bits, the largest offset is returned. The kernel refuses a request at this offset.
+        // If the sum exceeds 64 bits, the function returns the largest offset. The kernel refuses a request at this offset.
         self.base.saturating_add(at.0)
     }
 
@@ -286,19 +286,19 @@ impl BlockFile {
         self.file.as_fd()
     }
 
-    /// The locks on the file, and the record that this process has the image open for writing. A device that is dropped after this
-    /// `BlockFile` keeps a reference to the locks.
+    /// Returns the locks on the file, and the record that this process has the image open for writing. A device that outlives this
+    /// `BlockFile` keeps a reference to them.
     pub(super) fn hold(&self) -> Arc<Hold> {
         Arc::clone(&self.hold)
     }
 
-    /// The part in use of an image; `None` for a block device.
+    /// Returns the part in use of an image, or `None` for a block device.
     pub(super) fn image_part(&self) -> Option<Part<'_>> {
         let part = Part { file: &self.file, start: self.base, len: self.size };
         (!self.is_device).then_some(part)
     }
 
-    /// Fills `buf` from `at`, at any alignment.
+    /// Fills `buf` from `at`, with any alignment.
     pub(super) fn read_exact_at(&self, buf: &mut [u8], at: DevOffset) -> Result<()> {
         let unit = u64::from(self.limits.logical_block);
         let aligned = |value: u64| value.is_multiple_of(unit);
@@ -320,7 +320,7 @@ impl BlockFile {
             let start = pos - skip as u64;
             let want = (skip + buf.len() - done).next_multiple_of(unit as usize).min(bounce.len());
             let count = (want - skip).min(buf.len() - done);
-            // The image may end within its last block. A direct read must request the whole block. The read is then short.
+            // The image may end within its last block. A direct read must request the whole block, and is then short.
             self.fill(&mut bounce[..want], DevOffset(start), skip + count)?;
             buf[done..done + count].copy_from_slice(&bounce[skip..skip + count]);
             done += count;
@@ -328,7 +328,7 @@ impl BlockFile {
         Ok(())
     }
 
-    /// Writes all of `bufs` from `at` on. The caller aligns position, lengths and memory as the limits require.
+    /// Writes all of `bufs`, starting at `at`. The caller aligns position, lengths and memory as the limits require.
     pub(super) fn write_all_at(
         &self,
         bufs: &[IoSlice<'_>],
@@ -389,7 +389,7 @@ impl BlockFile {
         } else {
             Err(Errno::EOPNOTSUPP)
         };
-        // The kernel refuses a range that begins or ends within a sector of the device. After EOPNOTSUPP, the caller writes the zeros.
+        // The kernel refuses a range that begins or ends within a sector of the device. EOPNOTSUPP makes the caller write zeros.
         let zeroed = zeroed.map_err(|errno| match errno {
             Errno::EINVAL => Errno::EOPNOTSUPP,
             errno => errno,
@@ -423,7 +423,7 @@ impl BlockFile {
         }
     }
 
-    /// Returns the present length of the shortest direct request, if this length has grown since the device was opened.
+    /// Returns the current size of the smallest direct request, if it has grown since the device was opened.
     fn longer_requests(&self) -> Option<u32> {
         let stat = rustix::fs::fstat(&self.file).ok().filter(|_| self.limits.direct)?;
         let limits = match self.is_device {
@@ -433,7 +433,7 @@ impl BlockFile {
         Some(limits.logical_block).filter(|unit| *unit > self.limits.logical_block)
     }
 
-    /// Reads until at least the first `least` bytes of `buf` are filled. Fails if the file ends before these bytes.
+    /// Reads until at least the first `least` bytes of `buf` are filled. Fails if the file ends before that.
     fn fill(&self, buf: &mut [u8], at: DevOffset, least: usize) -> Result<()> {
         let at = self.absolute(at);
         let fail = |errno, at| self.failed("read", errno, at);
@@ -442,8 +442,9 @@ impl BlockFile {
             let at = at + done as u64;
             match rustix::io::pread(self.metadata_file(), &mut buf[done..], at) {
                 Ok(0) => {
-                    return Err(fail(Errno::EIO, at)
-                        .context("the device is shorter than when it was opened"));
+                    return Err(
+                        fail(Errno::EIO, at).context("the device has shrunk since it was opened")
+                    );
                 }
                 Ok(count) => done += count,
                 Err(OsErrno::INTR) => {}
@@ -454,7 +455,7 @@ impl BlockFile {
     }
 }
 
-/// The limits of an open device or image, and the device's own protection information.
+/// Returns the limits of an open device or image, and the device's own protection information.
 fn measure(file: &File, stat: &Stat, direct: bool) -> (Limits, Option<DeviceProtection>) {
     if FileType::from_raw_mode(stat.st_mode) != FileType::BlockDevice {
         return (file_limits(file, direct), None);
@@ -462,19 +463,19 @@ fn measure(file: &File, stat: &Stat, direct: bool) -> (Limits, Option<DeviceProt
     let queue = queue_of(stat.st_rdev);
     let protection = DeviceProtection::of(file.as_fd(), &queue);
     let limits = device_limits(file, &queue, direct);
-    // If the device has protection information, the kernel computes tuples from the caller's memory. So this memory must not change during
-    // a write. `stable_writes` in sysfs does not report this case.
+    // If the device has protection information, the kernel computes tuples from the caller's memory, so this memory must not change during
+    // a write. `stable_writes` in sysfs does not cover this case.
     let stable_writes = limits.stable_writes || protection.is_some();
     (Limits { stable_writes, ..limits }, protection)
 }
 
-/// The start and the length of the part that `mode` selects. Without a selection, the part is the whole file of `whole` bytes.
+/// Returns the start and the length of the part that `mode` selects. Without a selection, the part is the whole file of `whole` bytes.
 fn window(path: &Path, mode: &OpenMode, whole: u64) -> Result<(u64, u64)> {
     let (base, size) = mode.window.unwrap_or((0, whole));
     if base.checked_add(size).is_none_or(|end| end > whole) {
         let end = base.saturating_add(size);
         return Err(Error::invalid(format!(
-            "{}: the range of bytes {base}..{end} ends past the device's size of {whole} bytes",
+            "{}: the byte range {base}..{end} ends past the device's size of {whole} bytes",
             path.display()
         )));
     }
@@ -502,8 +503,8 @@ fn open_file(path: &Path, mode: &OpenMode, is_device: bool) -> Result<(File, boo
     open(flags).map(|file| (file, false)).map_err(failed)
 }
 
-/// Opens a file. An exclusive open is repeated for a short time. A process that has just ended may still have the device open, because the
-/// kernel removes the io_uring rings of a process later.
+/// Opens a file. An exclusive open is retried for a short time, because the kernel removes the io_uring rings of a process some time after
+/// the process has ended. Until then, the ended process still holds the device open.
 fn open_patiently(path: &Path, flags: OFlags) -> Result<File, OsErrno> {
     let open = || rustix::fs::open(path, flags, Mode::empty());
     let in_use = |opened: &Result<_, _>| {
@@ -520,7 +521,7 @@ fn read_only(path: &Path) -> Error {
 mod tests {
     use super::*;
 
-    /// Creates an image in a temporary directory. Each byte of the image depends on its position.
+    /// Creates an image in a temporary directory. The value of each byte depends on its position.
     fn image(len: usize) -> (tempfile::TempDir, PathBuf, Vec<u8>) {
         let dir = tempfile::tempdir().unwrap();
         let path = dir.path().join("image");

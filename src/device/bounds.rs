@@ -1,4 +1,4 @@
-//! The check that each request of a caller lies within its device. The check applies to calls and to requests through a queue.
+//! Checks that each request of a caller is within its device. The check applies to calls and to requests through a queue.
 
 use std::io::IoSlice;
 use std::os::fd::OwnedFd;
@@ -11,13 +11,13 @@ use crate::error::{Errno, Error, Result};
 use crate::units::DevOffset;
 
 /// The proof that a request is within its device. Other crates cannot create a proof, so they cannot call a method whose name ends in
-/// `_within`. A proof for one device is not valid for the device below it. So a device over another device calls the methods without the
-/// suffix, which check the range again.
+/// `_within`. A proof for one device is not valid for the device below it. Therefore, a device over another device calls the methods
+/// without this suffix, which check the range again.
 #[derive(Clone, Copy, Debug)]
 pub struct InRange(());
 
 impl InRange {
-    /// The proof for requests through queues of volumes and hosts. The position of each request comes from a file's block map.
+    /// The proof for requests through the queues of volumes and hosts. The position of each such request comes from a file's block map.
     pub(crate) const BY_THE_MAP: Self = Self(());
     /// The proof for requests of a [`BoundedQueue`], which checks each request.
     pub(super) const BY_THE_QUEUE: Self = Self(());
@@ -38,15 +38,15 @@ fn is_within(end: u64, at: DevOffset, len: u64) -> bool {
     len <= end && at.0 <= end - len
 }
 
-/// A device's queue for callers that use the device without a file system. A request past the end of its device fails with EINVAL, and
+/// A device's queue for callers that use the device without a file system. A request past the end of its device fails with EINVAL and
 /// transfers nothing. The caller can pop this refused bio as soon as `submit` has returned. A refused bio does not signal
 /// [`readiness`](DeviceQueue::readiness), so an event loop must pop before it waits.
 pub struct BoundedQueue {
     below: AnyQueue,
-    /// The end of each device, indexed by the device's number. The entry of a detached file permits every position. The queue below refuses
-    /// requests to this file.
+    /// The end of each device, indexed by the device's number. The entry of a detached file permits every position, because the queue below
+    /// refuses requests to this file.
     ends: Vec<u64>,
-    /// Refused bios. Each of them ends past the end of its device.
+    /// The refused bios. Each of them ends past the end of its device.
     refused: Vec<Done>,
 }
 
@@ -55,15 +55,15 @@ impl BoundedQueue {
         Self { below, ends: vec![end.0], refused: Vec::new() }
     }
 
-    /// Returns the queue without the checks of positions. Only two callers use it: benchmarks of a raw device, and a device whose map
-    /// contains only ranges within the devices below it.
+    /// Returns the queue without the position checks. Only two callers use it: benchmarks of a raw device, and a device whose map contains
+    /// only ranges within the devices below it.
     #[doc(hidden)]
     #[must_use]
     pub fn unbounded(self) -> AnyQueue {
         self.below
     }
 
-    /// The queue below. Its variant shows the kind of device.
+    /// Returns the queue below. Its variant shows the kind of device.
     #[must_use]
     pub fn kind(&self) -> &AnyQueue {
         &self.below

@@ -1,4 +1,4 @@
-//! Computes the states of a device after a power cut from the first content of the device and a [`Log`] of the requests.
+//! Computes the possible states of a device after a power cut, from the initial content of the device and a [`Log`] of the requests.
 
 use std::collections::VecDeque;
 use std::fmt;
@@ -11,14 +11,14 @@ use crate::error::{Error, Result};
 use crate::units::DevOffset;
 
 /// The name of one state of a device after a power cut. The same base, log and name always produce the same state. The text form of a name
-/// is `seed:cut:subset`, all hexadecimal.
+/// is `seed:cut:subset`, in hexadecimal.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct CrashState {
     /// The seed of all random choices.
     pub seed: u64,
     /// The number of entries of the log before the power cut.
     pub cut: usize,
-    /// Selects the writes that are present although they were not durable. 0 selects none of these writes, 1 selects all, and any other
+    /// Selects which of the writes that were not durable are present anyway. 0 selects none of these writes, 1 selects all, and any other
     /// number selects at random.
     pub subset: u32,
 }
@@ -48,37 +48,37 @@ impl FromStr for CrashState {
 ///
 /// Every write that was durable at the power cut is present. A write with [FUA](Entry::Write::fua) is durable when it is acknowledged. Any
 /// other write or discard becomes durable with the first acknowledged flush that was issued after its acknowledgement. A write that is not
-/// durable can be present completely, in part or not at all. Its parts are logical blocks of the device. On a device without a volatile
-/// cache every acknowledged write is durable. A failed write never becomes durable. If a flush fails, the writes that it covers never
-/// become durable, even after later flushes.
+/// durable can be present completely, in part or not at all. It can be torn between logical blocks of the device. On a device without a
+/// volatile cache, every acknowledged write is durable. A failed write never becomes durable. If a flush fails, the writes that it covers
+/// never become durable, even after later flushes.
 #[derive(Debug)]
 pub struct Crashes {
     base: Ram,
     log: Log,
     atomic: Vec<Atomic>,
-    /// `fates` describes the log up to the cut that was requested last. `durable` is the base with all changes that later entries cannot
+    /// `fates` describes the log up to the most recently requested cut. `durable` is the base plus all changes that later entries cannot
     /// undo.
     fates: Fates,
     durable: Ram,
 }
 
 impl Crashes {
-    /// The states of a device that contained `base` when the log began. The device has the limits of `base`.
+    /// Creates the states of a device that contained `base` when the log began. The device has the limits of `base`.
     #[must_use]
     pub fn new(base: &Ram, log: Log) -> Self {
         let fates = Fates::new(base.limits().volatile_cache);
         Self { base: base.snapshot(), log, atomic: Vec::new(), fates, durable: base.snapshot() }
     }
 
-    /// Adds a range that the device writes atomically: each write to the range is present completely or not at all. An example is ext4's
-    /// superblock. The superblock has 1024 bytes and one checksum, and Linux does not mount a volume with a torn superblock.
+    /// Adds a range that the device writes atomically: each write to the range is present completely or not at all. One example is the ext4
+    /// superblock: it has 1024 bytes and one checksum, and Linux does not mount a volume with a torn superblock.
     #[must_use]
     pub fn with_atomic(self, range: Range<DevOffset>) -> Self {
         self.with_atomic_blocks(range, u64::MAX)
     }
 
-    /// Adds a range in which the device writes each block of `block` bytes atomically. An example is the metadata of XFS, because XFS does
-    /// not recover a torn block. If a block lies in several ranges, the first range applies.
+    /// Adds a range in which the device writes each block of `block` bytes atomically. One example is XFS metadata, because XFS does not
+    /// recover a torn block. If a block is in several ranges, the first range applies.
     #[must_use]
     pub fn with_atomic_blocks(mut self, range: Range<DevOffset>, block: u64) -> Self {
         let unit = u64::from(self.base.limits().logical_block);
@@ -93,10 +93,10 @@ impl Crashes {
         &self.log
     }
 
-    /// Returns the names of several states at every cut of the log. The states of one cut differ in the writes that are not durable: one
+    /// Returns the names of several states for every cut of the log. The states of one cut differ in the writes that are not durable: one
     /// state contains none of these writes, one contains all of them, and `random` states contain a random selection. If all writes before
-    /// a cut were durable, the cut has only one state. If consecutive cuts allow the same states, only the states of the last of these cuts
-    /// are named, because the application has made the most progress there.
+    /// a cut were durable, the cut has only one state. If consecutive cuts allow the same states, only the last of these cuts gets names,
+    /// because the application has made the most progress there.
     #[must_use]
     pub fn names(&self, seed: u64, random: u32) -> Vec<CrashState> {
         let mut fates = Fates::new(self.base.limits().volatile_cache);
@@ -142,7 +142,7 @@ impl Crashes {
     }
 }
 
-/// A range whose blocks are written atomically. The unit is the device's logical block.
+/// A range whose blocks are written atomically. Positions are in logical blocks of the device.
 #[derive(Debug)]
 struct Atomic {
     sectors: Range<u64>,
@@ -157,8 +157,8 @@ impl Atomic {
     }
 }
 
-/// A random selection of a request's sectors: usually all or none, and sometimes some of them. The state's seed determines how many
-/// requests are kept: most of them, about half, or only a few.
+/// Selects sectors of a request at random: usually all or none, and sometimes some of them. The state's seed determines the proportion of
+/// requests that are kept: most, about half, or only a few.
 fn some(state: u64, entry: u64, atomic: &[Atomic]) -> impl Fn(u64) -> bool {
     let seed = mix(state, entry);
     let kept = mix(seed, 0) % 8 < [1, 4, 7][(state % 3) as usize];
@@ -169,7 +169,7 @@ fn some(state: u64, entry: u64, atomic: &[Atomic]) -> impl Fn(u64) -> bool {
     }
 }
 
-/// Writes sectors of a request to an image. `kept` selects the sectors.
+/// Writes those sectors of a request to an image for which `kept` returns true.
 fn apply(image: &Ram, entry: &Entry, kept: impl Fn(u64) -> bool) {
     let (at, len) = match entry {
         Entry::Write { at, data, .. } => (*at, data.len() as u64),
@@ -186,8 +186,8 @@ fn apply(image: &Ram, entry: &Entry, kept: impl Fn(u64) -> bool) {
         if reaches {
             let (start, end) = (from * unit, ((from + run) * unit).min(len));
             let place = DevOffset(at.0.saturating_add(start));
-            // The log also contains writes past the device's end, which the device refused. The image refuses these writes too, so errors
-            // are ignored.
+            // The log also contains writes past the device's end, which the device refused. The image refuses these writes too, so the code
+            // ignores errors.
             let _ = match entry {
                 Entry::Write { data, .. } => image.put(&data[start as usize..end as usize], place),
                 _ => image.discard(place, end - start).map_err(|error| error.errno()),
@@ -218,7 +218,7 @@ struct Open {
     fate: Fate,
 }
 
-/// Follows a log, and records the state of each write and discard.
+/// Follows a log and records the state of each write and discard.
 #[derive(Debug)]
 struct Fates {
     volatile_cache: bool,
@@ -275,7 +275,7 @@ impl Fates {
         changed
     }
 
-    /// Removes the oldest request if it is durable. Only an overwrite can still change its data.
+    /// Removes the oldest request if it is durable. From then on, only an overwrite can change its data.
     fn pop_durable(&mut self) -> Option<usize> {
         let durable = self.open.front().is_some_and(|open| open.fate == Fate::Durable);
         durable.then(|| self.open.pop_front())?.map(|open| open.entry)
@@ -344,8 +344,8 @@ mod tests {
         entries.into_iter().collect()
     }
 
-    /// The permitted contents of each sector, computed directly from the rules. These are the last write that must be present, and each
-    /// later write that may be present.
+    /// Computes the permitted contents of each sector directly from the rules: the last write that must be present, and each later write
+    /// that may be present.
     fn allowed(log: &Log, cut: usize) -> Vec<Vec<u8>> {
         let entries = &log.entries()[..cut];
         let acknowledged = |of: usize, before: usize| {
@@ -382,8 +382,8 @@ mod tests {
         sectors
     }
 
-    /// In every state of a random log, each sector has a content that the rules allow. Over all states, each allowed content occurs at
-    /// least once.
+    /// In every state of a random log, each sector has a content that the rules allow. Over all states, nearly every allowed content
+    /// occurs.
     #[test]
     fn states_hold_what_was_durable_and_any_part_of_the_rest() {
         for seed in 0..20 {
@@ -456,7 +456,7 @@ mod tests {
         assert!(states.iter().all(is_whole), "{states:?}");
     }
 
-    /// A state can be reproduced from its name alone, in any order of names.
+    /// A name alone reproduces its state, regardless of the order in which states are requested.
     #[test]
     fn a_name_gives_its_state_again() {
         let mut crashes = Crashes::new(&base(), random_log(3, 80));
@@ -472,7 +472,7 @@ mod tests {
     }
 
     /// If consecutive cuts have the same states, only the last of these cuts is named. In this test, the marks, the acknowledgement of the
-    /// write and the start of the flush do not change the states.
+    /// write and the start of the flush do not change the set of states.
     #[test]
     fn of_cuts_with_the_same_states_the_last_is_named() {
         let mark = Entry::Mark(5);
@@ -483,7 +483,7 @@ mod tests {
         assert_eq!(names, [(1, 0), (4, 0), (4, 1), (4, 2), (6, 0)]);
     }
 
-    /// On a device without a volatile cache an acknowledged write is durable. A write is torn only between logical blocks of the device.
+    /// On a device without a volatile cache, an acknowledged write is durable. A write is torn only between logical blocks of the device.
     #[test]
     fn limits_are_those_of_the_base() {
         let limits =

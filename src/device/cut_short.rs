@@ -1,4 +1,4 @@
-//! A device over a device that is shorter than the file system on it. Reads past the end of the device below fail.
+//! A device over a device that is smaller than the file system on it. Reads past the end of the device below fail.
 
 use std::sync::Arc;
 
@@ -7,6 +7,7 @@ use super::layered::{Layer, Layered, Request, Verdict};
 use crate::error::Errno;
 
 /// A device for reading a truncated file system. It reports the largest possible size. Reads past the end of the device below fail with an
+/// I/O error.
 /// I/O error.
 pub type CutShort = Layered<End>;
 

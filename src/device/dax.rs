@@ -1,4 +1,4 @@
-//! An image in mapped memory: a file of a RAM file system or of persistent memory. Transfers are loads and stores without a system call.
+//! An image in mapped memory: a file in a RAM file system or in persistent memory. Transfers are loads and stores without a system call.
 
 use std::fs::File;
 use std::io::IoSlice;
@@ -18,13 +18,13 @@ use crate::units::DevOffset;
 
 /// A mapped image. A read copies from the mapping to the caller's memory.
 ///
-/// If an image is opened for writing, space is first allocated for all of its holes. A store to a page without space would raise SIGBUS
-/// instead of returning an error. If an image is opened for reading, pages of zeros replace the holes, because tmpfs would allocate a page
-/// for each read of a hole. On tmpfs, ramfs, ext4 and XFS, a store then needs no more space. On all other file systems, a store may need
-/// more space, so writes are system calls.
+/// If an image is opened for writing, space is first allocated for all of its holes, because a store to a page without space would raise
+/// SIGBUS instead of returning an error. If an image is opened for reading, pages of zeros replace the holes, because tmpfs would allocate
+/// a page for each read of a hole. On tmpfs, ramfs, ext4 and XFS, later stores need no more space. On all other file systems, a store may
+/// need more space, so writes are system calls.
 ///
-/// If the image is truncated while it is mapped, the next access ends the program with SIGBUS. The lock on the image excludes programs that
-/// lock the image too. SIGBUS also ends the program if the disk of the image fails to read a page.
+/// If the image is truncated while it is mapped, the next access ends the program with SIGBUS. The lock on the image keeps out other
+/// programs that also lock the image. SIGBUS also ends the program if the image's disk fails to read a page.
 #[derive(Debug)]
 pub struct Dax {
     mapped: Arc<Mapped>,
@@ -41,13 +41,13 @@ struct Mapped {
     mapping: Mapping,
     /// The distance in bytes from the start of the mapping to the first byte of the part in use.
     skip: usize,
-    /// The file through which all writes are made. `None` if writes use the mapping.
+    /// The file that all writes go through. `None` if writes use the mapping.
     writer: Option<Writer>,
-    /// The locks. They are declared after `mapping`, so that the mapping is removed first. The mapping keeps the image open.
+    /// The locks. This field is declared after `mapping`, so that the mapping, which keeps the image open, is removed first.
     _hold: Arc<Hold>,
 }
 
-/// The file of an image that is written through the page cache. The mapping uses the same pages.
+/// The file of an image that is written through the page cache. The mapping shares the same pages.
 #[derive(Debug)]
 struct Writer {
     file: File,
@@ -58,7 +58,8 @@ struct Writer {
 impl Dax {
     /// Maps an open file.
     ///
-    /// `Io` if the file cannot be mapped. ENOSPC: the file system has too little space for the holes of an image that is opened for
+    /// # Errors
+    /// `Io` if the file cannot be mapped. ENOSPC: the file system has too little space to fill the holes of an image that is opened for
     /// writing. ENOMEM: the image exceeds the address space. `LimitExceeded`: the image has too many holes.
     pub fn new(file: &BlockFile) -> Result<Self> {
         let page = rustix::param::page_size() as u64;
@@ -82,7 +83,8 @@ impl Dax {
             .map_err(failed)?;
         if let Some(part) = part.as_ref().filter(|_| !file.is_writable()) {
             for (from, to) in part.holes().at(path)? {
-                // A page of the mapping is replaced by a page of zeros if all of its bytes in the part in use are in the hole.
+                // A page of the mapping is replaced by a page of zeros if all of the page's bytes that belong to the part in use are in the
+                // hole.
                 let from = if from == start { start - skip } else { from.next_multiple_of(page) };
                 let to = if to == start + size { to } else { to - to % page };
                 if from < to {
@@ -91,7 +93,7 @@ impl Dax {
                 }
             }
         }
-        // A transfer copies memory, so it can have any position, length and address.
+        // A transfer is a memory copy, so it can have any position, length and address.
         let limits = Limits {
             logical_block: 1,
             dma_align: 1,
@@ -185,8 +187,8 @@ impl Writer {
             .file
             .try_clone()
             .map_err(|error| Errno(error.raw_os_error().unwrap_or(Errno::EIO.0)))?;
-        // Without O_DIRECT, writes through the file can have any alignment, and they change the mapped pages. So the flag is cleared. Only
-        // this code writes through this open file.
+        // Without O_DIRECT, writes through the file can have any alignment, and they change the mapped pages. Therefore, this code clears
+        // the flag. No other code writes through this open file.
         let flags = rustix::fs::fcntl_getfl(&file)?;
         rustix::fs::fcntl_setfl(&file, flags - OFlags::DIRECT)?;
         Ok(Self { file, start: part.start, size: part.len })

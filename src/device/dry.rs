@@ -1,4 +1,4 @@
-//! A device that keeps changes in memory. A change of a volume is first tried on this device, and then made on the real device.
+//! A device that keeps changes in memory. A volume change is first tried on this device, and then made on the real device.
 
 use std::collections::{BTreeMap, HashMap};
 use std::io::IoSlice;
@@ -11,7 +11,7 @@ use crate::error::{Error, Result};
 use crate::units::{BlockSize, DevOffset};
 
 /// A device over another device. It reads from the device below, and never writes to it. It keeps written metadata in memory. If a resize
-/// copies a range of file data to another position, it keeps only the two positions: about 64 bytes for each range.
+/// copies a range of file data to another position, this device records only the two positions: about 64 bytes for each range.
 pub(crate) struct Dry {
     base: Arc<dyn Device>,
     size: BlockSize,
@@ -22,15 +22,15 @@ pub(crate) struct Dry {
 struct Changes {
     /// The blocks that were written.
     written: HashMap<u64, Box<[u8]>>,
-    /// The ranges that were copied, by their start in this device. The value contains the length of the range, and the position of the data
-    /// on the device below.
+    /// The copied ranges, keyed by their start on this device. The value contains the length of the range and the position of the data on
+    /// the device below.
     copied: BTreeMap<u64, (u64, u64)>,
 }
 
 /// Where the content of a block is stored.
 enum Content<'a> {
     Written(&'a [u8]),
-    /// The content is on the device below. The fields are the number of the first block there, and the number of contiguous blocks.
+    /// The content is on the device below. The fields are the number of the first block there and the number of contiguous blocks.
     Below(u64, u64),
 }
 
@@ -39,7 +39,7 @@ impl Dry {
         Self { base, size, changes: Mutex::default() }
     }
 
-    /// Copies blocks. A content that is only on the device below is not read: the copy refers to it.
+    /// Copies blocks. Blocks whose content is only on the device below are not read: the copy refers to them.
     pub(crate) fn copy(&self, from: u64, to: u64, count: u64) {
         let mut changes = self.changes.lock();
         let (mut blocks, mut ranges) = (Vec::new(), Vec::new());
@@ -105,8 +105,8 @@ impl Dry {
 }
 
 impl Changes {
-    /// Returns where the content of `block` is stored. For a content on the device below, also returns the number of blocks from `block`
-    /// on, at most `most`, whose contents are contiguous there.
+    /// Returns where the content of `block` is stored. If the content is on the device below, also returns the number of blocks, starting
+    /// at `block` and at most `most`, whose contents are contiguous there.
     fn content(&self, block: u64, most: u64) -> Content<'_> {
         if let Some(content) = self.written.get(&block) {
             return Content::Written(content);
@@ -125,7 +125,7 @@ impl Changes {
         Content::Below(source, written.unwrap_or(end) - block)
     }
 
-    /// Removes the content of a range, because the caller stores new content for it.
+    /// Forgets the content of a range, because the caller stores new content for it.
     fn forget(&mut self, start: u64, count: u64) {
         let end = start + count;
         if self.written.len() as u64 > count {

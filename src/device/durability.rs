@@ -1,11 +1,12 @@
-//! The flushes of a device, or of two devices that may share a cache. Examples of two such devices are partitions of one disk, files of one
-//! file system, and exports of one server.
+//! The flushes of a device, or of two devices that may share a cache, such as two partitions of one disk, two files in one file system, or
+//! two exports of one server.
 //!
-//! The kernel reports a failed flush only once. The next flush succeeds, although data are lost. Therefore this module remembers the
+//! The kernel reports a failed flush only once. The next flush succeeds, although data have been lost. Therefore, this module remembers the
 //! failure: no flush of a device that shares the cache succeeds after a failed flush or concurrently with it.
 //!
-//! On some devices the kernel also flushes for a write-through request. If this flush fails, only the write-through request gets the error.
-//! So ironmap sends no write-through requests to such a device. Instead, a durable write consists of a write and a flush by this module.
+//! On some devices, the kernel also flushes for a write-through request. If this flush fails, only the write-through request gets the
+//! error. Therefore, ironmap sends no write-through requests to such a device. Instead, a durable write consists of a write and a flush by
+//! this module.
 
 use std::fmt::Display;
 use std::sync::Arc;
@@ -15,10 +16,11 @@ use super::{Device, Limits, ThroughFlushes};
 use crate::error::{Errno, Error, Result};
 use crate::sync::{Condvar, Mutex, MutexGuard};
 
-/// The longest duration of a cheap flush. While flushes take longer, waiting threads share a flush. While flushes are cheap, each thread
-/// makes its own flush, and these flushes overlap.
+/// The longest duration of a cheap flush. While flushes take longer than this, waiting threads share a flush. While flushes are cheap, each
+/// thread makes its own flush, and these flushes overlap.
 const CHEAP: Duration = Duration::from_micros(100);
-/// The number of condition variables that signal the ends of flushes. With only one variable, each end would wake every waiting thread.
+/// The number of condition variables that signal the end of a flush. With only one variable, each flush that ends would wake every waiting
+/// thread.
 const CONDITIONS: usize = 16;
 
 /// Records the flushes of a device. All users of the device share one value of this type.
@@ -82,11 +84,11 @@ impl Durability {
         [first, Self { cache, device: 1, ..second }]
     }
 
-    /// Makes durable all data that were written before the call. Threads that wait here at the same time share one flush. If flushes are
+    /// Makes all data durable that were written before the call. Threads that wait here at the same time share one flush. If flushes are
     /// cheap, each thread makes its own flush.
     ///
     /// # Errors
-    /// `Io` with the device's errno, if this flush or an earlier flush has failed. Writes since the last successful flush may then be lost.
+    /// `Io` with the device's errno if this flush or an earlier flush has failed. Writes since the last successful flush may then be lost.
     pub(crate) fn flush(&self, device: &dyn Device) -> Result<()> {
         let mut state = self.cache.state.lock();
         // A flush that is already running might not cover the caller's writes, so the caller needs the next flush.
@@ -103,8 +105,8 @@ impl Durability {
         Ok(())
     }
 
-    /// Flushes the device, and waits for all other flushes that began before this flush ended. A failed flush may have lost the writes that
-    /// this flush should make durable. So this flush succeeds only if all of the other flushes succeed.
+    /// Flushes the device, and waits for all other flushes that began before this flush ended. Any of these flushes, if it fails, may have
+    /// lost the writes that this flush is to make durable, so this flush succeeds only if all of them succeed.
     fn flush_now(&self, state: &mut MutexGuard<'_, State>, device: &dyn Device) -> Result<()> {
         state.begun += 1;
         let number = state.begun;
@@ -113,7 +115,7 @@ impl Durability {
             let panics = Panics(&self.cache, number);
             let begun = Instant::now();
             let flushed = device.flush();
-            // The model checker has no clock. Under it, flushes with odd numbers count as cheap.
+            // The model checker has no clock. Under the model checker, flushes with odd numbers count as cheap.
             let cheap = if cfg!(shuttle) { number % 2 == 1 } else { begun.elapsed() < CHEAP };
             std::mem::forget(panics);
             flushed.map(|()| cheap)
@@ -137,12 +139,12 @@ impl Durability {
         Ok(())
     }
 
-    /// Whether a write-through request by a system call may flush the device.
+    /// Whether a write-through request that is made as a system call may flush the device.
     pub(crate) fn calls_flush(&self) -> bool {
         self.through_flushes != ThroughFlushes::Never
     }
 
-    /// Makes a durable write by system calls. Calls `write` with true if the write must be write-through.
+    /// Makes a durable write as a system call. Calls `write` with true if the write must be write-through.
     ///
     /// # Errors
     /// The errors of the write and of [`flush`](Self::flush).
@@ -167,13 +169,13 @@ impl Durability {
 }
 
 impl Cache {
-    /// The condition that the end of a flush signals.
+    /// Returns the condition variable that the end of a flush signals.
     fn ended_of(&self, number: u64) -> &Condvar {
         &self.ended[number as usize % CONDITIONS]
     }
 }
 
-/// Records a panic during a flush as a failed flush. The threads that wait for this flush then continue.
+/// Records a panic during a flush as a failed flush, so that the threads that wait for this flush continue.
 struct Panics<'a>(&'a Cache, u64);
 
 impl Drop for Panics<'_> {
@@ -276,7 +278,7 @@ mod tests {
     use super::*;
     use crate::device::Ram;
 
-    /// A device that informs the test when a flush begins. The test sends the result of the flush.
+    /// A device that notifies the test when a flush begins. The test then sends the result of the flush.
     fn told() -> (impl Device, Receiver<()>, Sender<Result<(), Errno>>) {
         let (begun, has_begun) = channel();
         let (end, ends) = channel::<Result<(), Errno>>();
@@ -289,7 +291,7 @@ mod tests {
         (device, has_begun, end)
     }
 
-    /// A flush that panics counts as failed. The threads that wait for this flush continue. No other flush succeeds.
+    /// A flush that panics counts as failed. The threads that wait for this flush continue, and no other flush succeeds.
     #[test]
     fn a_flush_that_panics_has_failed() {
         let (device, has_begun, end) = told();
@@ -298,15 +300,15 @@ mod tests {
             let first = scope.spawn(|| durability.flush(&device));
             has_begun.recv().unwrap();
             let later = scope.spawn(|| durability.flush(&device));
-            // After this drop the test can send no result, so the running flush panics.
+            // After this drop, the test can no longer send a result, so the running flush panics.
             drop(end);
             assert!(first.join().is_err());
             assert_eq!(later.join().unwrap().unwrap_err().errno(), Errno::EIO);
         });
     }
 
-    /// A running flush might not cover writes that were made after it began. So a thread that requests a flush at that time waits for the
-    /// next flush. All waiting threads share the next flush.
+    /// A running flush might not cover writes that were made after it began. Therefore, a thread that requests a flush during a running
+    /// flush waits for the next flush. All waiting threads share this next flush.
     #[test]
     fn a_flush_covers_what_was_written_before_it_began() {
         let (device, has_begun, end) = told();
@@ -320,7 +322,7 @@ mod tests {
             first.join().unwrap().unwrap();
             has_begun.recv().unwrap();
             end.send(Ok(())).unwrap();
-            // The second flush has begun. A thread that requests a flush after this point needs a third flush.
+            // The second flush has begun. A thread that requests a flush from now on needs a third flush.
             let mut more = 0;
             while later.iter().any(|thread| !thread.is_finished()) {
                 if has_begun.try_recv().is_ok() {
@@ -354,8 +356,8 @@ mod tests {
         assert!(has_begun.try_recv().is_err(), "the device gets no further flush");
     }
 
-    /// If a write-through request would make the kernel flush the device, a durable write consists of a write and a flush. After a failed
-    /// flush, this durable write fails.
+    /// If a write-through request would make the kernel flush the device, a durable write consists of a write and an explicit flush. After
+    /// a failed flush, this durable write fails.
     #[test]
     fn a_durable_write_is_made_durable_by_a_flush_that_is_known() {
         for (through_flushes, flushes) in
@@ -394,7 +396,7 @@ mod shuttle_tests {
     use crate::device::Ram;
     use crate::sync::explore;
 
-    /// A device whose second flush fails. The data that this flush should make durable are lost.
+    /// A device whose second flush fails. The data that this flush was to make durable are lost.
     #[derive(Default)]
     struct Forgetful {
         flushes: Mutex<u32>,

@@ -18,7 +18,7 @@ use crate::error::{Errno, Error, Result};
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum Engine {
-    /// io_uring if the device and the kernel support it, else psync.
+    /// io_uring if the device and the kernel support it, otherwise psync.
     #[default]
     Auto,
     /// psync: one system call such as `pread` per request.
@@ -76,12 +76,13 @@ impl FromStr for Engine {
     }
 }
 
-/// The reason why a volume or a host does not use io_uring, although the options permit io_uring.
+/// The reason why a volume or a host does not use io_uring although the options permit it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum NoIoUring {
-    /// The kernel refuses a ring to the process, with this errno. EPERM has two usual causes: the seccomp filter of a container, and the
-    /// setting `kernel.io_uring_disabled`. ENOSYS means that the kernel was built without io_uring, or that a filter returns this errno.
+    /// The kernel refuses to create a ring for the process, with this errno. EPERM has two usual causes: the seccomp filter of a container,
+    /// and the setting `kernel.io_uring_disabled`. ENOSYS means that the kernel was built without io_uring, or that a filter returns this
+    /// errno.
     Refused(Errno),
     /// The device does not support NOWAIT, so io_uring would pass each request to a worker thread of the kernel.
     NoNowait,
@@ -110,9 +111,9 @@ pub struct OpenedEngine {
     pub device: Arc<dyn Device>,
     /// The chosen engine; never [`Engine::Auto`].
     pub engine: Engine,
-    /// The reason why the engine is not io_uring, if the requested engine permits io_uring.
+    /// The reason why the engine is not io_uring, if the requested engine would have permitted io_uring.
     pub no_io_uring: Option<NoIoUring>,
-    /// One line for each setting that could not be applied as requested.
+    /// One line for each requested setting that could not be applied.
     pub notices: Vec<String>,
 }
 
@@ -136,8 +137,8 @@ pub(crate) fn open_queue(engine: Engine, options: &QueueOptions) -> Result<AnyQu
         let how = UringOptions { poll, ..UringOptions::default() };
         let narrow = || UringQueue::new(how, options).map(AnyQueue::Uring);
         if nvme::are_present() {
-            // A character device of an NVMe namespace may be attached later. NVMe commands need wide entries, which Linux supports since
-            // 5.19.
+            // The character device of an NVMe namespace may be attached later. NVMe commands need wide ring entries, which Linux supports
+            // since 5.19.
             UringQueue::new(how, options).map(AnyQueue::Nvme).or_else(|_| narrow())
         } else {
             narrow()
@@ -175,7 +176,7 @@ fn open_over(file: &Arc<BlockFile>, engine: Engine) -> Result<OpenedEngine> {
             return Ok(Arc::new(device) as Arc<dyn Device>);
         }
         let device = Arc::new(Uring::new(Arc::clone(file), options)) as Arc<dyn Device>;
-        // A kernel may lack io_uring, or may forbid its use. This call opens a queue as a test, and reports the error.
+        // The kernel may lack io_uring, or may forbid its use. This call opens a test queue, and returns the error.
         device.queue(&QueueOptions::new().depth(1)).map(|_| device)
     };
     let mut no_io_uring = None;

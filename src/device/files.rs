@@ -1,4 +1,4 @@
-//! The table of the files to which a queue can send requests.
+//! The table of the files that a queue can send requests to.
 
 use std::io::{IoSlice, IoSliceMut};
 use std::sync::Arc;
@@ -14,7 +14,7 @@ use crate::units::DevOffset;
 #[derive(Debug)]
 pub(super) struct Files<T> {
     entries: Vec<Option<Entry<T>>>,
-    /// The ranges of files of which the queue's own device consists. The entry [`Dev::OWN`] is then empty, and the numbers of the
+    /// The ranges of files that form the queue's own device. The entry [`Dev::OWN`] is then empty, and the numbers of the
     /// files in the map are the indices of their entries. So a device that is one file needs no test.
     ranges: Option<FileRanges>,
 }
@@ -117,19 +117,19 @@ impl<T> Files<T> {
         Dev(place as u32)
     }
 
-    /// Leaves all files open until the process ends, because requests to these files may still be in flight.
+    /// Keeps all files open until the process ends, because requests to these files may still be in flight.
     pub(super) fn leak(&mut self) {
         std::mem::forget(std::mem::take(&mut self.entries));
         std::mem::forget(self.ranges.take());
     }
 
-    /// Removes a file, except the queue's own device.
+    /// Removes a file, unless it is the queue's own device.
     pub(super) fn detach(&mut self, dev: Dev) -> Option<Entry<T>> {
         if dev == Dev::OWN { None } else { self.entries.get_mut(dev.0 as usize)?.take() }
     }
 }
 
-/// A device of a queue: a file, or the ranges of files of which the queue's own device consists.
+/// A device of a queue: a file, or the ranges of files that form the queue's own device.
 #[derive(Debug)]
 pub struct OnFiles<'a, T> {
     files: &'a Files<T>,

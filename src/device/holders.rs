@@ -1,4 +1,4 @@
-//! Finds the programs that have locked a file, and the users of a block device. The error message for a busy file or device names them.
+//! Finds the programs that have locked a file, and the users of a block device. The error for a busy file or device names them.
 //!
 //! Sources: `proc_locks(5)`, `proc_pid_mountinfo(5)`, `proc_swaps(5)`, `proc_pid_fd(5)`, Linux's Documentation/ABI/stable/sysfs-block
 //! ("holders").
@@ -14,9 +14,9 @@ use super::owner::{self, busy};
 use crate::error::Error;
 use crate::sorting::Sorting;
 
-/// The error for a file that another program has locked. The error names the program. If the program has mounted the file as a file system,
-/// the error names the directory of the mount. Two kinds of programs are not visible: programs in other PID namespaces, and other users'
-/// programs if /proc is mounted with `hidepid`. The error does not name them.
+/// Returns the error for a file that another program has locked. The error names the program. If the program has mounted the file as a file
+/// system, the error also names the mount point. The error cannot name programs in other PID namespaces, or other users' programs if /proc
+/// is mounted with `hidepid`, because these programs are not visible.
 pub(super) fn locked(path: &Path, file: BorrowedFd<'_>) -> Error {
     let holders: Vec<_> = pids(file).into_iter().map(program).collect();
     let by = match &holders[..] {
@@ -30,10 +30,9 @@ pub(super) fn locked(path: &Path, file: BorrowedFd<'_>) -> Error {
 /// The largest number of users of a device that the error names.
 const NAMED: usize = 8;
 
-/// The error for a block device that cannot be opened exclusively. The error names the directories where the device, its disk or one of its
-/// partitions is mounted. It also names the devices that are built on the device (RAID, device mapper). If there are no such directories
-/// and devices, the error names the programs that have the device open. Mounts in another mount namespace and the open files of other
-/// users' programs are not visible.
+/// Returns the error for a block device that cannot be opened exclusively. The error names the directories where the device, its disk or
+/// one of its partitions is mounted, and the devices that are built on the device (RAID, device mapper). If there are none, the error names
+/// the programs that have the device open. Mounts in another mount namespace and the open files of other users' programs are not visible.
 pub(super) fn in_use(path: &Path) -> Error {
     let devices = rustix::fs::stat(path).map(|stat| owner::sharing(&stat)).unwrap_or_default();
     let mut users = mounts_of(&devices);
@@ -58,7 +57,7 @@ pub(super) fn in_use(path: &Path) -> Error {
     busy(path, &format!("in use: {users}"))
 }
 
-/// The directories where devices are mounted, in this mount namespace.
+/// Returns the directories where devices are mounted, in this mount namespace.
 fn mounts_of(devices: &[u64]) -> Vec<String> {
     let mounts = std::fs::read("/proc/self/mountinfo").unwrap_or_default();
     let number = |field: &[u8]| {
@@ -74,7 +73,7 @@ fn mounts_of(devices: &[u64]) -> Vec<String> {
     mounts.split(|byte| *byte == b'\n').filter_map(place).collect()
 }
 
-/// The devices that are built on a device: of device mapper, RAID and other drivers.
+/// Returns the devices that are built on a device: devices of device mapper, RAID and other drivers.
 fn made_of(device: u64) -> Vec<String> {
     let (major, minor) = (rustix::fs::major(device), rustix::fs::minor(device));
     let dir = PathBuf::from(format!("/sys/dev/block/{major}:{minor}/holders"));
@@ -90,7 +89,7 @@ fn made_of(device: u64) -> Vec<String> {
 
 fn swaps_of(devices: &[u64]) -> Vec<String> {
     let swaps = std::fs::read_to_string("/proc/swaps").unwrap_or_default();
-    // The first line of the table contains headings, and is skipped.
+    // The first line of the table contains headings, so the code skips it.
     let swap = |line: &str| {
         let node = unescaped(line.split_whitespace().next()?.as_bytes());
         let stat = rustix::fs::stat(Path::new(OsStr::from_bytes(&node))).ok()?;
@@ -99,9 +98,9 @@ fn swaps_of(devices: &[u64]) -> Vec<String> {
     swaps.lines().skip(1).filter_map(swap).collect()
 }
 
-/// The programs that have any of these devices open.
+/// Returns the programs that have any of these devices open.
 fn openers_of(devices: &[u64]) -> Vec<String> {
-    // Files outside of /dev are skipped, because a `stat` of a file on an unreachable file system would block.
+    // The code skips files outside of /dev, because a `stat` of a file on an unreachable file system would block.
     let is_one = |file: std::fs::DirEntry| {
         let node = std::fs::read_link(file.path()).ok().filter(|node| node.starts_with("/dev"));
         let stat = node.and_then(|node| rustix::fs::stat(&node).ok());
@@ -129,8 +128,8 @@ fn pids(file: BorrowedFd<'_>) -> Vec<u32> {
     };
     let (major, minor) = (rustix::fs::major(stat.st_dev), rustix::fs::minor(stat.st_dev));
     let name = format!("{major:02x}:{minor:02x}:{}", stat.st_ino);
-    // The format is `1: FLOCK ADVISORY WRITE PID DEVICE:INODE START END`. A waiting lock has `->` after its number. The PID of an OFD lock
-    // is -1.
+    // The format is `1: FLOCK ADVISORY WRITE PID DEVICE:INODE START END`. A waiting lock has `->` after its number. An OFD lock has the PID
+    // -1.
     let holder = |line: &str| {
         let mut fields = line.split_whitespace().skip(4);
         let pid = fields.next()?.parse().ok();
@@ -150,7 +149,7 @@ fn program(pid: u32) -> String {
     }
 }
 
-/// The directory where ironmap has mounted a device or image, or a part of it.
+/// Returns the directory where ironmap has mounted a device or image, or a part of it.
 fn mounted_on(path: &Path) -> Option<PathBuf> {
     let path = path.canonicalize().ok()?;
     let mounts = std::fs::read("/proc/self/mountinfo").ok()?;
@@ -165,8 +164,7 @@ fn mounted_on(path: &Path) -> Option<PathBuf> {
     })
 }
 
-/// A field of `/proc/self/mountinfo` or `/proc/swaps` with its escapes decoded. In the field, blanks and backslashes are written as `\ooo`
-/// in octal.
+/// Decodes a field of `/proc/self/mountinfo` or `/proc/swaps`, in which blanks and backslashes are written as `\ooo` in octal.
 fn unescaped(field: &[u8]) -> Vec<u8> {
     let mut text = Vec::with_capacity(field.len());
     let mut rest = field;

@@ -1,4 +1,4 @@
-//! The identity of a device. It does not depend on the device's present name.
+//! The identity of a device. It does not depend on the device's current name.
 
 use std::fs::Metadata;
 use std::os::unix::fs::{FileTypeExt, MetadataExt};
@@ -9,7 +9,7 @@ use rustix::fs::{FileType, Stat};
 use super::BlockFile;
 use crate::units::DevOffset;
 
-/// A file or a block device of the host. All paths to it have the same value.
+/// A file or a block device of the host. All paths to the same file or device have the same value.
 #[doc(hidden)]
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct FileId {
@@ -26,7 +26,7 @@ impl FileId {
         }
     }
 
-    /// Whether this value belongs to the file with these attributes.
+    /// Whether this value identifies the file with these attributes.
     #[must_use]
     pub fn is_of(self, found: &Metadata) -> bool {
         self == match found.file_type().is_block_device() {
@@ -37,20 +37,21 @@ impl FileId {
 }
 
 impl BlockFile {
-    /// The file or the block device that is open.
+    /// Returns the identity of the open file or block device.
     #[doc(hidden)]
     #[must_use]
     pub fn file_id(&self) -> FileId {
         self.id
     }
 
-    /// Whether a path leads to the open file or device.
+    /// Whether a path names the open file or device.
     pub(crate) fn is_at(&self, path: &Path) -> bool {
         rustix::fs::stat(path).is_ok_and(|found| self.id == FileId::of(&found))
     }
 
-    /// The identity of an open device: a hash of the disk's identity and of the device's offset on the disk. A partition has the same
-    /// identity as the same range of its disk. The result is zeros for a device without an identity, for example an image or a RAM disk.
+    /// Returns the identity of an open device: a hash of the disk's identity and of the device's offset on the disk. A partition has the
+    /// same identity as the same range of its disk. The result is all zeros for a device without an identity, for example an image or a RAM
+    /// disk.
     ///
     /// A disk is identified by its worldwide name (`wwid`), and a mapped device by its UUID. If a disk has no identity, a partition of the
     /// disk is identified by the partition's UUID.
@@ -63,8 +64,8 @@ impl BlockFile {
     }
 }
 
-/// A text that identifies a range of a device or partition. The range begins at byte `base`. `dir` is the sysfs directory of the device or
-/// partition.
+/// Returns a text that identifies a range of a device or partition. The range begins at byte `base`. `dir` is the sysfs directory of the
+/// device or partition.
 fn name(dir: &Path, base: u64) -> Option<String> {
     let start = text(&dir.join("start")).and_then(|start| start.parse::<u64>().ok());
     let Some(start) = start else {
@@ -78,7 +79,7 @@ fn name(dir: &Path, base: u64) -> Option<String> {
     Some(format!("partuuid:{uuid}@{base}"))
 }
 
-/// A text that identifies a disk or mapped device: its worldwide name or UUID.
+/// Returns a text that identifies a disk or mapped device: its worldwide name or UUID.
 fn disk(dir: &Path) -> Option<String> {
     ["wwid", "device/wwid", "dm/uuid", "md/uuid"].iter().find_map(|name| text(&dir.join(name)))
 }
@@ -88,7 +89,7 @@ fn text(path: &Path) -> Option<String> {
     Some(text.trim().to_owned()).filter(|text| !text.is_empty())
 }
 
-/// FNV-1a of 128 bits. It does not resist deliberate collisions.
+/// Returns the FNV-1a hash with 128 bits. It does not resist deliberate collisions.
 fn digest(bytes: &[u8]) -> [u8; 16] {
     const PRIME: u128 = 0x0000_0000_0100_0000_0000_0000_0000_013B;
     let start = 0x6c62_272e_07bb_0142_62b8_2175_6295_c58d_u128;

@@ -1,6 +1,5 @@
-//! A device over another device, with a [`Layer`] between them. The layer receives each request before the device below receives it. The
-//! layer also receives each result before the caller receives it. Examples of layers are [`Sim`](super::Sim), which injects failures, and
-//! [`Record`](super::Record), which logs requests.
+//! A device over another device, with a [`Layer`] between them. The layer sees each request before the device below, and each result before
+//! the caller. Examples of layers are [`Sim`](super::Sim), which injects failures, and [`Record`](super::Record), which logs requests.
 
 use std::fmt;
 use std::io::IoSlice;
@@ -88,7 +87,7 @@ pub struct Verdict {
 }
 
 impl Verdict {
-    /// The decision to pass the request to the device below without a change.
+    /// Passes the request to the device below unchanged.
     #[must_use]
     pub fn pass(request: &Request<'_>) -> Self {
         Self { ticket: 0, len: request.len(), error: None }
@@ -97,22 +96,22 @@ impl Verdict {
 
 /// A layer between a device and the device below it. All threads and queues of the device share the layer.
 pub trait Layer: Send + Sync + 'static {
-    /// The limits of this device. `below` are the limits of the device below.
+    /// Returns the limits of this device. `below` contains the limits of the device below.
     fn limits(&self, below: &Limits) -> Limits {
         *below
     }
 
-    /// The size in bytes of this device. `below` is the size of the device below.
+    /// Returns the size in bytes of this device. `below` is the size of the device below.
     fn size(&self, below: u64) -> u64 {
         below
     }
 
-    /// The number of bytes of this device that exist. `below` is this number for the device below.
+    /// Returns the number of bytes of this device that exist. `below` is this number for the device below.
     fn stored(&self, below: u64) -> u64 {
         self.size(below)
     }
 
-    /// Decides what happens to a request, before the device below receives the request.
+    /// Decides what happens to a request before the device below receives it.
     fn begin(&self, request: &Request<'_>) -> Verdict;
 
     /// Checks the data of a read after a complete transfer. If this function returns an error, the issuer receives the error.
@@ -268,7 +267,7 @@ fn total(bufs: &[IoSlice<'_>]) -> usize {
 pub(super) struct LayeredQueue {
     below: Box<BoundedQueue>,
     layer: Arc<dyn Layer>,
-    /// The bios in flight in the queue below. In that queue, each bio contains its index in this table instead of the caller's `BioEnd`.
+    /// The bios in flight in the queue below. There, each bio contains its index in this table instead of the caller's `BioEnd`.
     flying: Vec<Option<Flying>>,
     /// Completions. Each is stored with the value that `tick` must reach before the completion can be popped.
     held: Vec<(u64, Option<u64>, Done)>,
@@ -278,8 +277,8 @@ pub(super) struct LayeredQueue {
 
 struct Flying {
     end: BioEnd,
-    /// The number with which the layer identifies the request. `None` for a request to an attached file, because the layer does not receive
-    /// requests to attached files.
+    /// The number by which the layer identifies the request. `None` for a request to an attached file, because such requests bypass the
+    /// layer.
     ticket: Option<u64>,
 }
 
@@ -435,8 +434,8 @@ impl DeviceQueue for LayeredQueue {
     }
 
     fn submit(&mut self, mut bio: Bio) -> Result<(), Bio> {
-        // The queue first checks that a slot is free. Each request that the layer receives must also end, but a request that is refused
-        // here does not end.
+        // This code first checks that a slot is free. Each request that the layer sees must also end, but a request that is refused here
+        // never ends.
         if self.room() == 0 {
             return Err(bio);
         }

@@ -1,27 +1,27 @@
-//! Limits of a device.
+//! The limits of a device.
 
 /// The limits and promises of a device. All sizes are in bytes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Limits {
     /// The device refuses all writes, even if it was opened for writing.
     pub read_only: bool,
-    /// Offsets and lengths of direct requests are multiples of this length.
+    /// Offsets and lengths of direct requests are multiples of this size.
     pub logical_block: u32,
     /// The smallest unit that the device writes without reading and rewriting a longer unit.
     pub physical_block: u32,
-    /// The memory of direct requests is aligned to this length.
+    /// Memory for direct requests is aligned to this size.
     pub dma_align: u32,
     /// The longest single request.
     pub max_transfer: u32,
     /// The device supports FUA: a write with force unit access is durable without a flush.
     pub fua: bool,
-    /// The write-through requests that may flush the device as a side effect.
+    /// The write-through requests that may cause the device to be flushed.
     pub through_flushes: ThroughFlushes,
     /// The device has a volatile cache, so data become durable only with a flush.
     pub volatile_cache: bool,
     /// The device computes checksums or parity from the data, so the memory must not change during a write.
     pub stable_writes: bool,
-    /// The device supports `RWF_NOWAIT`. For a device without this support, the kernel passes each io_uring request to a worker thread.
+    /// The device supports `RWF_NOWAIT`. If a device does not, the kernel passes each io_uring request to a worker thread.
     pub nowait: bool,
     /// The device has poll queues (`IOPOLL`, `RWF_HIPRI`).
     pub poll: bool,
@@ -35,7 +35,7 @@ pub struct Limits {
 }
 
 impl Limits {
-    /// Combines the limits of two devices that are joined to one device. A request within the combined limits is valid on both devices.
+    /// Combines the limits of two devices that are joined into one device. A request within the combined limits is valid on both devices.
     pub(crate) fn joined(self, other: Self) -> Self {
         let logical_block = self.logical_block.max(other.logical_block);
         Self {
@@ -57,15 +57,15 @@ impl Limits {
     }
 }
 
-/// The write-through requests that may flush a device as a side effect. If such a flush fails, the kernel reports the error only to the
-/// write-through request. The next flush then succeeds, although data are lost.
+/// The write-through requests for which the kernel may also flush the device. If such a flush fails, the kernel reports the error only to
+/// the write-through request. The next flush then succeeds, although data have been lost.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
 pub enum ThroughFlushes {
     /// No request.
     #[default]
     Never,
-    /// Requests by system calls, but not requests through io_uring. The kernel flushes in this way on block devices with FUA.
+    /// Requests by system calls, but not requests through io_uring. This is the kernel's behaviour on block devices with FUA.
     OfCalls,
-    /// All requests. The kernel flushes in this way for files and for block devices without FUA.
+    /// All requests. This is the kernel's behaviour for files and for block devices without FUA.
     Always,
 }

@@ -1,4 +1,4 @@
-//! Finds the limits of block devices and image files: from sysfs, by system calls, or by trial requests.
+//! Determines the limits of block devices and image files: from sysfs, by system calls, or by trial requests.
 
 use std::fs::File;
 use std::os::fd::AsFd;
@@ -14,15 +14,15 @@ use crate::sys::{Buffer, is_read_only};
 /// The longest single request to an image file.
 const FILE_MAX_TRANSFER: u32 = 1 << 20;
 
-/// The directory in sysfs that describes the queue of a block device. For a partition, this is the queue of its disk.
+/// Returns the sysfs directory that describes the queue of a block device. For a partition, this is the queue of its disk.
 pub(super) fn queue_of(rdev: u64) -> PathBuf {
     let (major, minor) = (rustix::fs::major(rdev), rustix::fs::minor(rdev));
     let own = PathBuf::from(format!("/sys/dev/block/{major}:{minor}/queue"));
     if own.exists() { own } else { format!("/sys/dev/block/{major}:{minor}/../queue").into() }
 }
 
-/// Whether the disk itself supports FUA. Stacked devices (MD, device mapper, DRBD, bcache) also report FUA, but a FUA write may flush a
-/// disk below them.
+/// Whether the disk itself supports FUA. Stacked devices (MD, device mapper, DRBD, bcache) also report FUA, but there a FUA write may flush
+/// a disk further down.
 fn has_own_fua(queue: &Path) -> bool {
     let disk = queue.join("..").canonicalize();
     let name = disk.ok().and_then(|disk| Some(disk.file_name()?.to_str()?.to_owned()));
@@ -42,7 +42,7 @@ pub(super) fn device_limits(file: &File, queue: &Path, direct: bool) -> Limits {
         read_only: is_read_only(file.as_fd()) == Ok(true),
         logical_block: if direct { logical_block } else { 1 },
         physical_block: number("physical_block_size").unwrap_or(logical_block),
-        // sysfs reports a mask of the address bits that must be zero. So the alignment is the mask plus one.
+        // sysfs reports a mask of the address bits that must be zero, so the alignment is the mask plus one.
         dma_align: match number("dma_alignment") {
             _ if !direct => 1,
             mask => mask
@@ -103,7 +103,7 @@ pub(super) fn file_limits(file: &File, direct: bool) -> Limits {
     }
 }
 
-/// Finds the smallest unit of direct reads by trial reads, because the kernel does not report it.
+/// Determines the smallest unit of direct reads by trial reads, because the kernel does not report it.
 fn taken(file: &File) -> u32 {
     let Ok(mut probe) = Buffer::aligned(PAGE as usize) else { return PAGE };
     let mut takes = |unit: u32| {
@@ -113,7 +113,7 @@ fn taken(file: &File) -> u32 {
     [512, 1024, 2048].into_iter().find(|unit| takes(*unit)).unwrap_or(PAGE)
 }
 
-/// Determines by a trial read of one block whether NOWAIT is supported. Without this support, the read fails with EOPNOTSUPP.
+/// Determines by a trial read of one block whether NOWAIT is supported. Without NOWAIT support, the read fails with EOPNOTSUPP.
 fn knows_nowait(file: &File, logical_block: u32) -> bool {
     let Ok(mut probe) = Buffer::aligned(logical_block as usize) else { return false };
     let mut slices = [std::io::IoSliceMut::new(&mut probe)];
@@ -125,8 +125,7 @@ fn knows_nowait(file: &File, logical_block: u32) -> bool {
 mod tests {
     use super::*;
 
-    /// The kernel flushes a volatile cache for write-through requests. There is one exception: queued requests to a disk that itself
-    /// supports FUA.
+    /// The kernel flushes a volatile cache for write-through requests, except for queued requests to a disk that itself supports FUA.
     #[test]
     fn sysfs_tells_for_which_requests_a_disk_is_flushed() {
         let dir = tempfile::tempdir().unwrap();

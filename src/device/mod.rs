@@ -1,4 +1,4 @@
-//! Devices, which store sectors. This module also defines the limits and the queues of devices.
+//! Devices, which store sectors, with their limits and queues.
 
 mod ahead;
 mod any_queue;
@@ -88,11 +88,11 @@ pub(crate) use within::Within;
 #[cfg(all(test, shuttle))]
 pub(crate) use yielding::yielding;
 
-/// A device that contains a file system: a block device, an image, or a device that uses another device.
+/// A device that contains a file system: a block device, an image, or a device that is layered over another device.
 ///
 /// The methods of this trait are called through `dyn`. These calls are fast enough for metadata and set-up. File data are transferred
-/// through a [queue](Device::queue). If only a part of the device is in use, a position counts bytes from the start of this part. Several
-/// threads can share a device. A queue may be dropped after its device, because the queue owns all resources that it uses.
+/// through a [queue](Device::queue). If only a part of the device is in use, positions are relative to the start of this part. Several
+/// threads can share a device. A queue may outlive its device, because the queue owns all resources that it uses.
 ///
 /// A device type implements the methods whose names end in `_within`. Their argument [`InRange`] proves that the range is within the
 /// device. Callers use the methods without this suffix, which check the range first. No type overrides the methods without the suffix.
@@ -113,20 +113,20 @@ pub trait Device: Send + Sync {
         None
     }
 
-    /// Returns the list of sectors that did not match their tuples in reads, oldest first, and clears the list. The list contains the
-    /// newest 1024 sectors since the last call. The number in the result counts the older sectors. A device over other devices also reports
-    /// the sectors of those devices.
+    /// Returns the list of sectors that did not match their tuples in reads, oldest first, and clears the list. The list contains up to
+    /// 1024 of the newest mismatched sectors since the last call. The number in the result counts the older sectors that the list no longer
+    /// contains. A device over other devices also reports the sectors of those devices.
     fn take_wrong_tuples(&self) -> (Vec<WrongTuple>, u64) {
         (Vec::new(), 0)
     }
 
-    /// The end of the device's addresses. This is the device's [`size`](Self::size). If other devices are joined to it, this is the end of
-    /// the last of them.
+    /// The end of the device's addresses. This is the device's [`size`](Self::size) or, if other devices are joined to it, the end of the
+    /// last of them.
     fn end(&self) -> DevOffset {
         DevOffset(self.size())
     }
 
-    /// Fills `buf` from `at`, at any alignment. The call returns after all bytes were transferred; a successful read is never short.
+    /// Fills `buf` from `at`, with any alignment. The call returns after all bytes were transferred; a successful read is never short.
     ///
     /// # Errors
     /// `InvalidInput` past the end of the device; `Io` with the device's errno.
@@ -141,15 +141,15 @@ pub trait Device: Send + Sync {
     /// The errors of [`read_exact_at`](Self::read_exact_at).
     fn read_within(&self, buf: &mut [u8], at: DevOffset, checked: InRange) -> Result<()>;
 
-    /// Whether the device was opened for writing. A device that can be written implements this method, [`write_within`](Self::write_within)
-    /// and [`flush`](Self::flush).
+    /// Whether the device was opened for writing. A writable device implements this method, [`write_within`](Self::write_within) and
+    /// [`flush`](Self::flush).
     fn is_writable(&self) -> bool {
         false
     }
 
-    /// Writes all of `bufs`, one after the other, from `at` on. Returns after all bytes were written. Position, lengths and memory must be
-    /// aligned as [`limits`](Self::limits) require. With `fua` the data are durable when the call returns. Without `fua` they are durable
-    /// after the next [`flush`](Self::flush).
+    /// Writes all of `bufs`, one after the other, starting at `at`. The call returns after all bytes were written. Position, lengths and
+    /// memory must be aligned as [`limits`](Self::limits) require. With `fua`, the data are durable when the call returns. Without `fua`,
+    /// they are durable after the next [`flush`](Self::flush).
     ///
     /// # Errors
     /// `InvalidInput` past the end of the device; `Io` with the device's errno: any part of the data may have been written.
@@ -198,13 +198,13 @@ pub trait Device: Send + Sync {
         Err(Error::io(Errno::EOPNOTSUPP, format!("discard of {len} bytes at {at}")))
     }
 
-    /// Zeroes a range by a command to the device, without sending zeros. Position and length must be aligned as [`limits`](Self::limits)
-    /// require. Like written data, the zeros become durable with the next flush. The call may take longer than one write, but no longer
-    /// than a write of zeros to the range.
+    /// Zeroes a range by a command to the device, without transferring zeros. Position and length must be aligned as
+    /// [`limits`](Self::limits) require. Like written data, the zeros become durable with the next flush. The call may take longer than one
+    /// write, but no longer than a write of zeros to the whole range.
     ///
     /// # Errors
     /// `InvalidInput` past the end of the device; `Io`. EOPNOTSUPP means that the device does not support this request and has changed
-    /// nothing, so the caller must write zeros. After any other error, a part of the range may be zeros.
+    /// nothing; the caller must then write zeros. After any other error, a part of the range may be zeros.
     fn write_zeroes(&self, at: DevOffset, len: u64) -> Result<()> {
         let checked = check_range(self.end(), "zeros", at, len)?;
         self.zero_within(at, len, checked)
@@ -218,9 +218,9 @@ pub trait Device: Send + Sync {
         Err(Error::io(Errno::EOPNOTSUPP, format!("write of {len} zero bytes at {at}")))
     }
 
-    /// Returns the first range at or after `at` that may contain nonzero bytes. All bytes between `at` and the range are zeros. The bytes
-    /// after the range are unknown. If the range is empty, the bytes from its position on are unknown too. A device that cannot determine
-    /// such a range returns the range from `at` to its end.
+    /// Returns the first range at or after `at` that may contain nonzero bytes. All bytes between `at` and the range are zeros. The content
+    /// after the range is unknown. If the range is empty, the content from its position on is unknown. A device that cannot determine such
+    /// a range returns the range from `at` to its end.
     ///
     /// # Errors
     /// `InvalidInput` past the end of the device; `Io` with the device's errno.
@@ -243,26 +243,26 @@ pub trait Device: Send + Sync {
         let _ = fence;
     }
 
-    /// Opens a queue for the calling thread. Requests past the present end of the device are refused.
+    /// Opens a queue for the calling thread. Requests past the current end of the device are refused.
     ///
     /// # Errors
-    /// `Io` if the kernel refuses: ENOSYS or EPERM if io_uring is missing or forbidden, ENOMEM if the limit of locked memory is exceeded.
+    /// `Io` if the kernel refuses: ENOSYS or EPERM if io_uring is missing or forbidden, ENOMEM if the limit on locked memory is exceeded.
     fn queue(&self, options: &QueueOptions) -> Result<BoundedQueue> {
         let queue = self.queue_within(options, InRange::BY_THE_QUEUE)?;
         Ok(BoundedQueue::new(queue, self.end()))
     }
 
-    /// The device's implementation of [`queue`](Self::queue). The queue receives only requests within the device. A device type of another
-    /// crate returns [`AnyQueue::other`].
+    /// The device's implementation of [`queue`](Self::queue). The queue receives only requests within the device. A device type from
+    /// another crate returns [`AnyQueue::other`].
     ///
     /// # Errors
     /// The errors of [`queue`](Self::queue).
     fn queue_within(&self, options: &QueueOptions, checked: InRange) -> Result<AnyQueue>;
 }
 
-/// The error of a write to a device that can only be read.
+/// Returns the error for a write to a device that can be read but not written.
 fn only_read() -> Error {
-    Error::read_only("the device can only be read")
+    Error::read_only("the device can be read but not written")
 }
 
 /// Prints only the size. If the trait required `Debug`, every program would contain the `Debug` code of all devices.
@@ -307,15 +307,15 @@ impl QueueOptions {
     }
 
     /// The number of bios that may be in flight: 1 to 4096. A number outside this range is replaced by the nearest limit, and io_uring
-    /// rounds the number up to a power of two. A read of one extent is one bio. A longer read needs a bio for each extent, and several if
-    /// the extent is longer than [`Limits::max_transfer`].
+    /// rounds the number up to a power of two. A read of one extent is one bio. A longer read needs one bio for each extent, or several if
+    /// an extent is longer than [`Limits::max_transfer`].
     #[must_use]
     pub const fn depth(mut self, depth: u32) -> Self {
         self.depth = depth;
         self
     }
 
-    /// The depth of the queue. It is at least 1, because a request to a queue without a slot would wait forever.
+    /// Returns the depth of the queue. It is at least 1, because a request to a queue without a slot would wait forever.
     pub(crate) fn slots(&self) -> usize {
         self.depth.clamp(1, 4096) as usize
     }

@@ -1,4 +1,5 @@
-//! A device that completes requests for file data immediately, without a transfer. It serves to measure the time of the library itself.
+//! A device that completes requests for file data immediately, without a transfer. It serves to measure the time that the library itself
+//! takes.
 
 use std::io::{IoSlice, IoSliceMut};
 use std::sync::Arc;
@@ -12,7 +13,7 @@ use crate::error::{Errno, Result};
 use crate::units::DevOffset;
 
 /// A device whose queues complete every request immediately, without accessing the memory. If a device below exists, metadata are read from
-/// it. So a real volume can be measured without the time of its device.
+/// it, so that a real volume can be measured without the time of its device.
 #[derive(Debug)]
 pub struct Null {
     limits: Limits,

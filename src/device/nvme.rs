@@ -1,8 +1,8 @@
 //! An NVMe namespace that is opened through its generic character device, `/dev/ngXnY`. Requests to this device are NVMe commands, which
 //! bypass the block layer and the page cache.
 //!
-//! The block device of the same namespace, `/dev/nvmeXnY`, is opened too. The block device is opened exclusively, because a character
-//! device cannot be opened exclusively. The block device also serves requests whose speed does not matter, for example reads of metadata.
+//! The block device of the same namespace, `/dev/nvmeXnY`, is opened too, with an exclusive open, because a character device cannot be
+//! opened exclusively. The block device also serves requests whose speed does not matter, for example reads of metadata.
 
 use std::fs::File;
 use std::os::fd::{AsFd, BorrowedFd};
@@ -14,8 +14,8 @@ use super::{DeviceProtection, Limits, ThroughFlushes};
 use crate::error::{Context, Errno, Error, Result};
 use crate::sys::nvme::{NamespaceId, carries, identify, namespace_number};
 
-/// The size of a page of memory. Controllers state their transfer limit in a unit that no `ioctl` reports. The page size is the lower bound
-/// of this unit.
+/// The size of a memory page. Controllers state their transfer limit in a unit that no `ioctl` reports. The page size is the lower bound of
+/// this unit.
 const PAGE: u32 = 4096;
 
 /// An open character device, and the properties of its namespace.
@@ -36,7 +36,7 @@ impl Namespace {
     /// Opens a character device and queries its namespace.
     ///
     /// # Errors
-    /// `InvalidInput` for a file that is not an NVMe namespace, `Unsupported` for a namespace that interleaves metadata with data, `Io`.
+    /// `InvalidInput` for a file that is not an NVMe namespace; `Unsupported` for a namespace that interleaves metadata with data; `Io`.
     pub(super) fn open(path: &Path) -> Result<Self> {
         let failed = |errno: Errno| Error::io(errno, path.display().to_string());
         let sysfs = sysfs(path)?;
@@ -61,8 +61,8 @@ impl Namespace {
         })
     }
 
-    /// Refuses a namespace with metadata, because each command must transfer the metadata too. Metadata that are protection tuples are
-    /// permitted if this crate can compute the tuples.
+    /// Refuses a namespace with metadata, because each command would have to transfer the metadata too. Metadata that consist of protection
+    /// tuples are permitted if this crate can compute the tuples.
     pub(super) fn check_metadata(&self, protection: Option<&DeviceProtection>) -> Result<()> {
         let tuples = protection.and_then(|protection| protection.tuples);
         match (self.id.metadata, tuples) {
@@ -117,7 +117,7 @@ impl Namespace {
             // The protection tuples of a write are computed from the memory before the device receives the data. If the memory changed
             // after that, the tuples would not match the data.
             stable_writes: self.id.metadata != 0,
-            // An io_uring submits an NVMe command without waiting.
+            // io_uring submits an NVMe command without waiting.
             nowait: true,
             ..*block
         }
@@ -133,7 +133,7 @@ pub(super) fn are_present() -> bool {
 #[derive(Debug, PartialEq, Eq)]
 struct Format {
     shift: u32,
-    /// The number of bytes of metadata of each block. A transfer uses separate memory for the metadata.
+    /// The number of metadata bytes of each block. A transfer uses separate memory for the metadata.
     metadata: u32,
 }
 
@@ -159,7 +159,7 @@ impl Format {
     }
 }
 
-/// The largest transfer of a controller in bytes, from its Identify structure.
+/// Returns the largest transfer of a controller in bytes, from its Identify structure.
 fn max_transfer(identify: &[u8; 4096]) -> u32 {
     match identify[77] {
         0 => u32::MAX,
@@ -167,7 +167,7 @@ fn max_transfer(identify: &[u8; 4096]) -> u32 {
     }
 }
 
-/// The sysfs directory of a character device, if the device is an NVMe namespace.
+/// Returns the sysfs directory of a character device if the device is an NVMe namespace.
 fn sysfs(path: &Path) -> Result<PathBuf> {
     let rdev = stat(path).map_err(|errno| Error::io(errno, path.display().to_string()))?.st_rdev;
     let link = format!("/sys/dev/char/{}:{}", major(rdev), minor(rdev));
@@ -178,12 +178,12 @@ fn sysfs(path: &Path) -> Result<PathBuf> {
     sysfs.filter(is_namespace).ok_or_else(|| {
         let path = path.display();
         Error::invalid(format!(
-            "{path}: the path must lead to a block device, an NVMe namespace or an image file"
+            "{path}: the path must name a block device, an NVMe namespace or an image file"
         ))
     })
 }
 
-/// The name of the block device with the same numbers as the character device: `nvme0n1` for `ng0n1`.
+/// Returns the name of the block device with the same numbers as the character device: `nvme0n1` for `ng0n1`.
 fn block_node(path: &Path, sysfs: &Path) -> Result<PathBuf> {
     let name = sysfs.file_name().unwrap_or_default().to_string_lossy().replacen("ng", "nvme", 1);
     let node = Path::new("/dev").join(&name);
@@ -202,7 +202,7 @@ fn block_node(path: &Path, sysfs: &Path) -> Result<PathBuf> {
     }
 }
 
-/// The largest number of separate memory ranges in one request to a block device.
+/// Returns the largest number of separate memory ranges in one request to a block device.
 fn max_segments(block: &Path) -> Option<u32> {
     let queue = Path::new("/sys/class/block").join(block.file_name()?).join("queue/max_segments");
     std::fs::read_to_string(queue).ok()?.trim().parse().ok()

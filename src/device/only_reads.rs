@@ -12,7 +12,7 @@ use crate::units::DevOffset;
 pub(crate) struct OnlyReads(Arc<dyn Ranges>);
 
 impl OnlyReads {
-    /// A queue that reads these ranges.
+    /// Creates a queue that reads these ranges.
     pub(crate) fn queue(ranges: Arc<dyn Ranges>, options: &QueueOptions) -> AnyQueue {
         AnyQueue::other(Immediate::new(Self(ranges), options.slots()))
     }

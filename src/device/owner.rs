@@ -1,10 +1,10 @@
 //! Checks that no other program uses a block device or an image.
 //!
 //! ironmap opens a device with `O_EXCL`. This open conflicts with mounts and other exclusive opens of the same disk, in any mount
-//! namespace. ironmap locks an image. The lock excludes programs that lock the image too. A loop device neither opens its file exclusively
-//! nor locks it. So ironmap searches all loop devices for the file. The file of a loop device is the file that the device reports
-//! (`LOOP_GET_STATUS64`), or the file at the path in sysfs. If the loop device was created in another mount namespace, this path may be
-//! missing or may name another file. Leases show whether any program has an image open.
+//! namespace. ironmap locks an image, which keeps out other programs that also lock the image. A loop device neither opens its file
+//! exclusively nor locks it, so ironmap searches all loop devices for the file. The file of a loop device is the file that the device
+//! reports (`LOOP_GET_STATUS64`), or the file at the path in sysfs. If the loop device was created in another mount namespace, this path
+//! may be missing or may name another file. Leases show whether any program has an image open.
 //!
 //! Sources: `fcntl(2)`, `loop(4)`, Linux's Documentation/ABI/testing/sysfs-block-loop.
 
@@ -23,8 +23,8 @@ use super::holders;
 use crate::error::{Errno, Error, ErrorKind, Result};
 use crate::sys::{lease, loop_backing};
 
-/// The number of attempts to open a file exclusively or to lock it, and the pause between the attempts. Another process may use the file
-/// for only a moment.
+/// The number of attempts to open a file exclusively or to lock it, and the pause between the attempts. Another process may be using the
+/// file only briefly.
 const ATTEMPTS: u32 = 20;
 const PAUSE: Duration = Duration::from_millis(10);
 
@@ -38,9 +38,9 @@ pub(super) fn busy(path: &Path, what: &str) -> Error {
     Error::new(ErrorKind::Busy, what.to_owned()).at(path.display())
 }
 
-/// Repeats an attempt while it fails because the file or lock is in use. There are two kinds of short use, and the attempts last longer
-/// than both. A process that has ended still uses its files until the kernel has removed its io_uring rings. A child of this process has
-/// all files of this process open until the child executes another program.
+/// Repeats an attempt while it fails because the file or lock is in use. The attempts last longer than two kinds of short use: a process
+/// that has ended still uses its files until the kernel has removed its io_uring rings, and a child of this process has all files of this
+/// process open until the child executes another program.
 pub(super) fn patiently<T>(mut attempt: impl FnMut() -> T, in_use: impl Fn(&T) -> bool) -> T {
     for _ in 1..ATTEMPTS {
         let result = attempt();
@@ -52,11 +52,11 @@ pub(super) fn patiently<T>(mut attempt: impl FnMut() -> T, in_use: impl Fn(&T) -
     attempt()
 }
 
-/// The images that this process has open for writing. ironmap tests no lease on these images. The kernel would refuse the lease, because
+/// The images that this process has open for writing. ironmap tests no lease on these images, because the kernel would refuse the lease:
 /// this process itself has the image open.
 static OURS: Mutex<Vec<(u64, u64)>> = Mutex::new(Vec::new());
 
-/// The mark that this process has an image open for writing. The mark is removed on drop.
+/// The record that this process has an image open for writing. The drop removes the record.
 #[derive(Debug)]
 pub(super) struct Written(u64, u64);
 
@@ -77,7 +77,7 @@ impl Drop for Written {
 }
 
 /// Refuses an image that a program has open or mapped for writing, if a lease can detect this. The caller must call this function before it
-/// opens the image for writing. An open by the caller would make the kernel refuse the lease.
+/// opens the image for writing, because the caller's own open would make the kernel refuse the lease.
 pub(super) fn refuse_writers(path: &Path, stat: &Stat) -> Result<()> {
     if OURS.lock().contains(&(stat.st_dev, stat.st_ino)) {
         return Ok(());
@@ -90,7 +90,7 @@ pub(super) fn refuse_writers(path: &Path, stat: &Stat) -> Result<()> {
     if asked != Ok(true) || !tells(file.as_fd()) {
         return Ok(());
     }
-    // If the program that has the image open has also locked the image, the error for a locked image is returned, because that error
+    // If the program that has the image open has also locked it, the function returns the error for a locked image, because that error
     // contains more details.
     Err(match rustix::fs::flock(&file, FlockOperation::NonBlockingLockShared) {
         Err(OsErrno::AGAIN) => holders::locked(path, file.as_fd()),
@@ -98,7 +98,7 @@ pub(super) fn refuse_writers(path: &Path, stat: &Stat) -> Result<()> {
     })
 }
 
-/// Whether a refused lease (EAGAIN) proves, on this file system, that a process has the file open.
+/// Whether a refused lease (EAGAIN) on this file system proves that a process has the file open.
 fn tells(file: BorrowedFd<'_>) -> bool {
     let magic = rustix::fs::fstatfs(file).map(|stat| stat.f_type as u32);
     magic.is_ok_and(|magic| ![NFS, CIFS, SMB2].contains(&magic))
@@ -128,8 +128,8 @@ pub(super) fn lock_image(path: &Path, file: &File, write: bool) -> Result<()> {
     }
 }
 
-/// Refuses a file or device that a loop device uses. The lock of an image does not detect a loop device. `O_EXCL` on a device does not
-/// detect it either. `file` is the file that `stat` describes, opened in any mode.
+/// Refuses a file or device that a loop device uses. Neither the lock of an image nor `O_EXCL` on a device detects a loop device. `file` is
+/// the file that `stat` describes, opened in any mode.
 pub(super) fn refuse_attached(
     path: &Path,
     stat: &Stat,
@@ -199,7 +199,7 @@ impl Identity {
 enum Served {
     Nothing,
     Known(Identity),
-    /// An unknown file. The query of the loop device fails, and the path does not lead to the file.
+    /// An unknown file. The query of the loop device fails, and the path does not name the file.
     Hidden,
 }
 
@@ -223,7 +223,8 @@ fn served_by(dir: &Path, name: &OsStr) -> Served {
     stat.map_or(Served::Hidden, |stat| Served::Known(Identity::of(&stat)))
 }
 
-/// The path of a loop device's file, from the loop device's directory in sysfs. The path is bytes, because it need not be valid text.
+/// Returns the path of a loop device's file, from the loop device's directory in sysfs. The path consists of bytes, because it need not be
+/// valid text.
 fn backing_file(dir: &Path) -> std::io::Result<PathBuf> {
     let path = std::fs::read(dir.join("loop/backing_file"))?;
     Ok(OsStr::from_bytes(path.strip_suffix(b"\n").unwrap_or(&path)).into())
@@ -241,8 +242,8 @@ fn ask(dir: &Path, name: &OsStr) -> Result<Identity, Errno> {
     Ok(if device == 0 { Identity::File { dev, inode } } else { Identity::Device(device) })
 }
 
-/// The image or the block devices that an open would use. If a partition is to be opened, its disk is included. If a disk is to be opened,
-/// its partitions are included. Disk and partitions contain the same bytes.
+/// The image or the block devices that an open would use. A partition includes its disk, and a disk includes its partitions, because disk
+/// and partitions contain the same bytes.
 enum Claim {
     Image(Identity),
     /// The device number and the length in sectors of each block device.
@@ -279,7 +280,7 @@ impl Claim {
         }
     }
 
-    /// Whether a loop device of this length could use this image or device. For an image the answer is always true, because the image's
+    /// Whether a loop device of this length could use this image or device. For an image, the answer is always true, because the image's
     /// length may have changed since the loop device was created.
     fn may_be_behind(&self, dir: &Path) -> bool {
         let Self::Devices(own) = self else { return true };
@@ -296,8 +297,8 @@ impl Claim {
     }
 }
 
-/// The numbers of a block device and of the devices that contain the same bytes. If an exclusive open fails, one of these devices is in
-/// use.
+/// Returns the numbers of a block device and of the devices that contain the same bytes. If an exclusive open fails, one of these devices
+/// is in use.
 pub(super) fn sharing(stat: &Stat) -> Vec<u64> {
     match Claim::of(stat) {
         Claim::Image(_) => Vec::new(),
@@ -305,8 +306,8 @@ pub(super) fn sharing(stat: &Stat) -> Vec<u64> {
     }
 }
 
-/// Other device nodes with the bytes of a block device: the nodes of its disk and of its partitions. If the block device is a loop device
-/// over another block device, the node of that device is included.
+/// Returns other device nodes with the bytes of a block device: the nodes of its disk and of its partitions. If the block device is a loop
+/// device over another block device, the result includes the node of that device.
 pub(super) fn other_nodes(stat: &Stat) -> Vec<PathBuf> {
     let Claim::Devices(devices) = Claim::of(stat) else { return Vec::new() };
     let mut nodes = Vec::new();
@@ -323,12 +324,12 @@ pub(super) fn other_nodes(stat: &Stat) -> Vec<PathBuf> {
     nodes
 }
 
-/// The length of a block device in units of 512 bytes, from its directory in sysfs.
+/// Returns the length of a block device in units of 512 bytes, from its directory in sysfs.
 fn sectors(dir: &Path) -> Option<u64> {
     text(&dir.join("size"))?.parse().ok()
 }
 
-/// The device number that a file in sysfs contains.
+/// Returns the device number that a file in sysfs contains.
 fn number(path: &Path) -> Option<u64> {
     let text = text(path)?;
     let (major, minor) = text.split_once(':')?;

@@ -2,8 +2,8 @@
 //! file system, and chooses one of them.
 //!
 //! For a direct read of a block device, the kernel first checks the page cache of this device. The read takes longer if the cache contains
-//! any page, and still longer if a page is dirty. The page cache of a mounted ext4's device contains the metadata of the file system. The
-//! disk of a partition has a separate page cache. An NVMe character device has no page cache.
+//! any page, and still longer if a page is dirty. When an ext4 volume is mounted, the page cache of its device contains the metadata of the
+//! file system. The disk of a partition has a separate page cache. An NVMe character device has no page cache.
 //!
 //! Device paths that can be opened are considered in the order of [`DevicePathKind`]. The first path whose page cache is empty is chosen.
 //! If no page cache is empty, the first path whose page cache contains no dirty page is chosen. If all page caches contain dirty pages, the
@@ -67,7 +67,7 @@ pub struct DevicePath {
     pub node: (u32, u32),
     /// The kind of the path.
     pub kind: DevicePathKind,
-    /// The position of the file system's first byte on the device of this path.
+    /// The position of the file system's first byte on this path's device.
     pub base: u64,
     /// The size in bytes of the block device that contains the file system.
     pub size: u64,
@@ -79,8 +79,8 @@ impl fmt::Display for DevicePath {
     }
 }
 
-/// The device paths to the block device of a file system, best first. `st_dev` identifies the file system. All files of a file system have
-/// the same `st_dev`.
+/// Returns the device paths to the block device of a file system, best first. `dev` identifies the file system: it is the `st_dev` of all
+/// of its files.
 ///
 /// # Errors
 /// `Unsupported` if the file system has no block device of its own (btrfs, overlayfs, tmpfs, NFS); `Io` if sysfs does not list it;
@@ -98,7 +98,7 @@ fn device_paths_in(sysfs: &Path, (major, minor): (u32, u32)) -> Result<Vec<Devic
     let own = canonical(&sysfs.join(format!("dev/block/{major}:{minor}")))?;
     let size = bytes(&own, "size")?;
     let mut device_paths = vec![device_path(&own, DevicePathKind::FileSystem, 0, size)?];
-    // A partition has its blocks in the same order as the device below. Loop, dm and md devices may map blocks in other ways. So the
+    // A partition has its blocks in the same order as the device below. Loop, dm and md devices may map blocks in other ways, so the
     // devices below them are not device paths.
     let (disk, base) = if own.join("partition").exists() {
         let disk = own.parent().unwrap_or(&own).to_owned();
@@ -119,9 +119,9 @@ fn device_paths_in(sysfs: &Path, (major, minor): (u32, u32)) -> Result<Vec<Devic
     Ok(device_paths)
 }
 
-/// The character device of a disk that is an NVMe namespace: `ng0n1` for `nvme0n1`. The disk and the character device must belong to the
-/// same controller, or, with multipath, to the same subsystem. The single paths of a multipath namespace, for example `nvme0c1n1`, contain
-/// no file system.
+/// Returns the character device of a disk that is an NVMe namespace: `ng0n1` for `nvme0n1`. The disk and the character device must belong
+/// to the same controller or, with multipath, to the same subsystem. The individual paths of a multipath namespace, for example
+/// `nvme0c1n1`, contain no file system.
 fn nvme_generic(sysfs: &Path, disk: &Path) -> Option<PathBuf> {
     let numbers = disk.file_name()?.to_str()?.strip_prefix("nvme")?;
     let (instance, namespace) = numbers.split_once('n')?;
@@ -178,9 +178,9 @@ fn io(error: &std::io::Error, path: &Path) -> Error {
 }
 
 impl DevicePath {
-    /// Opens the device for direct reads of the part that contains the file system. Counts the pages in the device's page cache. An NVMe
-    /// character device has no page cache. The cached pages of a whole disk are first removed from the cache. No program needs these pages,
-    /// but the kernel keeps them while a partition of the disk is mounted.
+    /// Opens the device for direct reads of the part that contains the file system, and counts the pages in the device's page cache. An
+    /// NVMe character device has no page cache. The cached pages of a whole disk are first dropped: no program needs these pages, but the
+    /// kernel keeps them while a partition of the disk is mounted.
     ///
     /// # Errors
     /// `Io` with the path; `InvalidInput` if the node belongs to another device, or if direct reads of this part are impossible;
@@ -199,7 +199,7 @@ impl DevicePath {
         if (rustix::fs::major(stat.st_rdev), rustix::fs::minor(stat.st_rdev)) != self.node {
             let (major, minor) = self.node;
             return Err(Error::invalid(format!(
-                "the path does not lead to the device {major}:{minor}"
+                "the path does not name the device {major}:{minor}"
             ))
             .at(path()));
         }
@@ -255,7 +255,7 @@ pub enum Reason {
 }
 
 impl Reason {
-    /// The reason to choose a device path whose page cache contains these pages.
+    /// Returns the reason to choose a device path whose page cache contains these pages.
     fn of(cache: Option<PageCache>) -> Self {
         match cache {
             Some(PageCache { pages: 0, .. }) => Self::Empty,
@@ -309,7 +309,7 @@ impl<T> fmt::Display for Choice<T> {
     }
 }
 
-/// Tries each device path with `open`, for example [`DevicePath::open`], and chooses one. The module's documentation states the rule.
+/// Tries each device path with `open`, for example [`DevicePath::open`], and chooses one. The module documentation states the rule.
 pub fn choose<T>(
     device_paths: Vec<DevicePath>,
     mut open: impl FnMut(&DevicePath) -> Result<(T, Option<PageCache>)>,
@@ -345,7 +345,7 @@ mod tests {
             sysfs
         }
 
-        /// Adds a device below `devices/`. The directory of the device gets a `uevent` and the given files.
+        /// Adds a device below `devices/`. The directory of the device gets a `uevent` file and the given files.
         fn add(&self, path: &str, (major, minor): (u32, u32), files: &[(&str, &str)]) -> &Self {
             let name = path.rsplit('/').next().unwrap();
             let dir = self.0.path().join("devices").join(path);
@@ -372,7 +372,7 @@ mod tests {
             device_paths_in(self.0.path(), dev)
         }
 
-        /// The name, kind and base of each device path.
+        /// Returns the name, kind and base of each device path.
         fn summary(&self, dev: (u32, u32)) -> Vec<(String, DevicePathKind, u64)> {
             let device_paths = self.device_paths(dev).unwrap().into_iter();
             device_paths
@@ -452,8 +452,8 @@ mod tests {
     fn a_character_device_of_another_namespace_is_no_device_path() {
         let sysfs = Sysfs::new();
         let size = [("size", "10000")];
-        // Three devices must not be chosen: a namespace with the right name but another controller, another namespace, and a single path of
-        // a multipath namespace.
+        // Three devices must not be chosen: a namespace with the right name but another controller, another namespace, and an individual
+        // path of a multipath namespace.
         sysfs.add("pci/nvme0/nvme0n1", (259, 0), &size).add("pci/nvme1/ng0n1", (241, 0), &[]);
         sysfs.add("pci/nvme1/nvme1n1", (259, 1), &size).add("pci/nvme1/ng1n11", (241, 1), &[]);
         sysfs.add("pci/nvme2/nvme2c0n1", (259, 2), &size).add("pci/nvme2/ng2c0n1", (241, 2), &[]);
@@ -485,8 +485,8 @@ mod tests {
         assert_eq!(sysfs.device_paths((254, 5)).unwrap().len(), 2);
     }
 
-    /// Chooses a device path by the rule in the module's documentation, and returns the path and the reason. `found` contains the results
-    /// of opening the paths.
+    /// Chooses a device path by the rule in the module documentation, and returns the path and the reason. `found` contains the results of
+    /// opening the paths.
     fn taken(found: &[Result<Option<(u64, u64)>, Errno>]) -> (Option<(usize, Reason)>, String) {
         let kinds =
             [DevicePathKind::NvmeChar, DevicePathKind::WholeDisk, DevicePathKind::FileSystem];
@@ -508,7 +508,7 @@ mod tests {
         let chosen = choice.chosen.as_ref().map(|chosen| {
             assert_eq!(
                 chosen.device, chosen.index,
-                "the index of the device path and of its device are equal"
+                "the indexes of the device path and of its device are equal"
             );
             (chosen.index, chosen.reason)
         });

@@ -1,5 +1,5 @@
 //! A device that stores protection information. Each request transfers the tuples of its sectors with the data. For a write, the tuples are
-//! computed from the memory. For a read, they are compared with the data in memory. So each change of the data between memory and medium is
+//! computed from the memory; for a read, they are compared with the data in memory. So any change of the data between memory and medium is
 //! detected.
 
 use std::collections::VecDeque;
@@ -26,14 +26,14 @@ use crate::sys::{
 };
 use crate::units::DevOffset;
 
-/// The largest number of sectors with wrong tuples that are stored until a caller takes them. If there are more, the oldest are dropped.
+/// The largest number of sectors with wrong tuples that are stored until a caller takes them. Beyond this number, the oldest are dropped.
 const KEPT: usize = 1024;
 
 /// A block device or the character device of an NVMe namespace. Requests transfer protection information through io_uring.
 ///
 /// If the data of a read do not match their tuples, the read fails with EILSEQ, and [`Device::take_wrong_tuples`] reports the sector. The
 /// device also checks the tuples of each write before it accepts the write. Two kinds of requests contain no tuples: requests for metadata,
-/// and the requests of a transfer that does not fit in one request. For these requests, the kernel computes and verifies the tuples.
+/// and the requests of a transfer that does not fit into one request. For these requests, the kernel computes and verifies the tuples.
 #[derive(Debug)]
 pub struct Protected {
     file: Arc<BlockFile>,
@@ -56,7 +56,7 @@ impl Protected {
     /// always contain tuples.
     ///
     /// # Errors
-    /// `Io` if there is no io_uring.
+    /// `Io` if io_uring is not available.
     pub fn new(file: &Arc<BlockFile>, options: UringOptions) -> Result<Option<Self>> {
         let (Some(info), true) = (file.protection(), file.limits().direct) else { return Ok(None) };
         let Some(tuples) = info.tuples else { return Ok(None) };
@@ -143,7 +143,7 @@ struct ProtectedQueue<W: Width> {
     ring: Ring<Carried, W>,
     to: RingFile,
     free: Vec<Tuples>,
-    /// Memory in which a protection interval (the data that one tuple protects) is assembled if its bytes are in several buffers.
+    /// The memory in which a protection interval (the data that one tuple protects) is assembled if its bytes are in several buffers.
     parted: Vec<u8>,
     /// The bounce buffer for writes from memory that a caller lends. Another thread could change the lent memory, and the tuples would then
     /// not match the data.
@@ -240,8 +240,8 @@ impl<W: Width> ProtectedQueue<W> {
         })
     }
 
-    /// Finds the first sector that a SCSI disk refuses to read, by bisection, and records it. A SCSI disk checks the tuples of every read,
-    /// even if the request does not ask for a check. If the disk refuses no sector during this search, no sector is recorded.
+    /// Finds and records the first sector that a SCSI disk refuses to read, by bisection. A SCSI disk checks the tuples of every read, even
+    /// if the request does not ask for a check. If the disk refuses no sector during this search, no sector is recorded.
     #[cold]
     fn locate(&mut self, at: DevOffset, len: usize) {
         let unit = self.limits.logical_block as usize;
@@ -284,7 +284,7 @@ impl<W: Width> ProtectedQueue<W> {
         Errno::EILSEQ
     }
 
-    /// Reads parts. Each part fits in one request. The number of parts in flight is limited by the number of free sets of tuples.
+    /// Reads parts that each fit into one request. The number of free sets of tuples limits the number of parts in flight.
     fn read_carried(&mut self, parts: &mut [&mut LentPart<'_>], flags: BioFlags) {
         let (mut tuples, mut refused) = (std::mem::take(&mut self.free), Vec::new());
         let rw_flags = self.flags(flags);
@@ -376,7 +376,7 @@ impl<W: Width> DeviceQueue for ProtectedQueue<W> {
         self.read_carried(&mut carried, flags);
     }
 
-    /// Copies bytes into a bounce buffer, at most as many as fit in one request, and writes the buffer.
+    /// Copies as many bytes as fit into one request to a bounce buffer, and writes the buffer.
     fn write_now(
         &mut self,
         dev: Dev,
@@ -452,7 +452,7 @@ impl<W: Width> DeviceQueue for ProtectedQueue<W> {
         self.ring.drain();
         let drained = Drained::with(self.ring.attached().map(|carried| carried.bio.op()));
         if drained != Drained::Ended {
-            // Bios are still in flight, so the device must stay open until the process ends.
+            // Some bios are still in flight, so the device must stay open until the process ends.
             std::mem::forget(Arc::clone(&self.file));
         }
         drained

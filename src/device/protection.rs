@@ -7,7 +7,7 @@ use std::path::Path;
 use crate::protection::{Interval, Mismatch, Protection, TupleKind};
 use crate::sys::metadata_size;
 
-/// A sector that does not match its tuple. Later versions of this type will have no additional fields.
+/// A sector that does not match its tuple. This type will never get additional fields.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct WrongTuple {
     /// The number of the sector, counted from the start of the device. A sector has the size of one protection interval.
@@ -27,10 +27,10 @@ impl fmt::Display for WrongTuple {
     }
 }
 
-/// The protection information of a device. The device stores a tuple with each sector, and checks the sector with it.
+/// The protection information of a device. The device stores a tuple with each sector, and uses it to check the sector.
 ///
-/// If a read asks for no tuples, the kernel's block layer verifies them. If a write contains no tuples, the block layer computes them from
-/// the caller's memory. So this memory must not change during the write.
+/// If a read does not ask for the tuples, the kernel's block layer verifies them. If a write contains no tuples, the block layer computes
+/// them from the caller's memory, so this memory must not change during the write.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct DeviceProtection {
     /// The format as the kernel names it: `T10-DIF-TYPE1-CRC`.
@@ -43,7 +43,7 @@ pub struct DeviceProtection {
     pub generated: bool,
     /// Whether the kernel verifies the tuples of a read if the request does not ask for them (`read_verify`).
     pub verified: bool,
-    /// The tuples, if they have a form that this crate computes.
+    /// The tuples, if this crate can compute tuples of their form.
     pub tuples: Option<Protection>,
     /// Whether ironmap itself computes and verifies the tuples of requests. If not, the kernel does this, and the tuples do not protect the
     /// data between kernel and caller.
@@ -54,8 +54,8 @@ impl DeviceProtection {
     /// Reads the kernel's description of an open block device. Returns `None` if the device has no protection information.
     pub(super) fn of(device: BorrowedFd<'_>, queue: &Path) -> Option<Self> {
         let said = Self::read(&queue.with_file_name("integrity"))?;
-        // Since Linux 6.17 the kernel reports where the tuple is in the metadata. On older kernels this code assumes that the tuple is the
-        // whole metadata.
+        // Since Linux 6.17, the kernel reports the position of the tuple within the metadata. On older kernels, this code assumes that the
+        // metadata consist of the tuple alone.
         let metadata = metadata_size(device).unwrap_or(said.metadata);
         let alone = said.tuples.filter(|tuples| tuples.kind.bytes() == metadata as usize);
         Some(Self { metadata, tuples: alone, ..said })
@@ -69,7 +69,7 @@ impl DeviceProtection {
         if matches!(format.as_str(), "" | "none" | "nop") {
             return None;
         }
-        // Formats of type 3 are excluded, because type 3 does not define reference tags. Formats with IP guards are excluded, because an IP
+        // Formats of type 3 are excluded because type 3 does not define reference tags. Formats with IP guards are excluded because an IP
         // guard is not a CRC.
         let kind = match format.as_str() {
             "T10-DIF-TYPE1-CRC" => Some(TupleKind::T10),

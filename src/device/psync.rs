@@ -92,15 +92,15 @@ impl Transfers for PsyncFiles {
     }
 }
 
-/// The system calls for one file. For an NVMe namespace, a read is one `ioctl` that contains a command, so this read is one system call
-/// too. Requests with flags use the namespace's block device.
+/// The system calls for one file. For an NVMe namespace, a read is one `ioctl` that contains a command, and therefore also one system call.
+/// Requests with flags use the namespace's block device.
 #[derive(Debug)]
 pub(super) struct OneFile<'a>(pub(super) &'a BlockFile);
 
 const RWF_ATOMIC: ReadWriteFlags = ReadWriteFlags::from_bits_retain(0x40);
 
-/// The flags of `preadv2` and `pwritev2`. HIPRI needs poll queues (`polls`). Without poll queues the flag is cleared, and the request does
-/// not fail.
+/// Returns the flags of `preadv2` and `pwritev2`. HIPRI needs poll queues (`polls`). Without poll queues, the flag is cleared, so that the
+/// request does not fail.
 pub(super) fn rw_flags(flags: BioFlags, polls: bool) -> ReadWriteFlags {
     let mut result = ReadWriteFlags::empty();
     result.set(ReadWriteFlags::NOWAIT, flags.contains(BioFlags::NOWAIT));
@@ -110,8 +110,8 @@ pub(super) fn rw_flags(flags: BioFlags, polls: bool) -> ReadWriteFlags {
     result
 }
 
-/// Repeats a call that a signal interrupted before any transfer. This is a macro, because the return of a function soon after a system call
-/// is slow: see `dio::write::overwrite_now`.
+/// Repeats a call that a signal interrupted before any transfer. This is a macro, because returning from a function soon after a system
+/// call is slow: see `dio::write::overwrite_now`.
 macro_rules! uninterrupted {
     ($call:expr) => {
         loop {
@@ -124,8 +124,8 @@ macro_rules! uninterrupted {
     };
 }
 
-/// The result of a request with NOWAIT. If the device does not support NOWAIT, the system call returns EOPNOTSUPP, and the result is EAGAIN
-/// instead.
+/// Returns the result of a request with NOWAIT. If the device does not support NOWAIT, the system call fails with EOPNOTSUPP, and the
+/// result is EAGAIN instead.
 fn unpromised(result: Result<usize, Errno>, flags: BioFlags) -> Result<usize, Errno> {
     match result {
         Err(Errno::EOPNOTSUPP)

@@ -42,8 +42,8 @@ impl<'a> LentPart<'a> {
 pub enum Drained {
     /// No bio is in flight.
     Ended,
-    /// The kernel has permanently refused the queue while bios were in flight. It will not report the completions of these bios. So their
-    /// memory is never freed. Their files stay open until the process ends.
+    /// The kernel has permanently refused the queue while bios were in flight, and will not report the completions of these bios.
+    /// Therefore, their memory is never freed, and their files stay open until the process ends.
     Leaked {
         /// Whether writes are among the bios that are still in flight. The device may still carry out these writes at any time.
         writes: bool,
@@ -51,7 +51,7 @@ pub enum Drained {
 }
 
 impl Drained {
-    /// The result of a drain that leaves bios in flight.
+    /// Returns the result of a drain that leaves bios in flight.
     pub(super) fn with(left: impl Iterator<Item = BioOp>) -> Self {
         left.fold(Self::Ended, |drained, op| {
             let before = matches!(drained, Self::Leaked { writes: true });
@@ -98,8 +98,8 @@ pub trait DeviceQueue {
     /// The device's errno.
     fn flush_now(&mut self, dev: Dev) -> Result<(), Errno>;
 
-    /// Attaches a file. This queue can then send requests to the file too. The file stays open until it is detached. Without `lasting`, the
-    /// attachment is faster, but each request is a little slower: suitable for a file with only a few requests.
+    /// Attaches a file, so that this queue can send requests to the file too. The file stays open until it is detached. Without `lasting`,
+    /// the attachment is faster, but each request is a little slower; this suits a file with only a few requests.
     ///
     /// # Errors
     /// EOPNOTSUPP if the queue can serve only its own device.
@@ -113,7 +113,7 @@ pub trait DeviceQueue {
         let _ = dev;
     }
 
-    /// The number of bios that can still be submitted. If the number is 0, a bio must be popped before the next submission.
+    /// The number of bios that can still be submitted. If it is 0, the caller must pop a bio before the next submission.
     fn room(&self) -> usize;
 
     /// The number of bios that were submitted but not yet popped.
@@ -132,8 +132,8 @@ pub trait DeviceQueue {
     /// Submits queued bios to the device without waiting, and collects completions.
     ///
     /// # Errors
-    /// The errno of the submission. This error is permanent. The bios that the device has not accepted can then be popped, and have the
-    /// same errno.
+    /// The errno of the submission. This error is permanent. The bios that the device has not accepted can then be popped, with the same
+    /// errno.
     fn commit(&mut self) -> Result<(), Errno>;
 
     /// Submits queued bios as [`commit`](Self::commit) does, and waits until `min` bios can be popped. If fewer bios are in flight, waits
@@ -143,16 +143,16 @@ pub trait DeviceQueue {
     /// The errors of [`commit`](Self::commit).
     fn wait(&mut self, min: usize) -> Result<(), Errno>;
 
-    /// Ends the queue: waits for the bios in flight, and drops all completed bios. No other method may be called afterwards. The drop of a
-    /// queue also drains it. But a caller that has lent a resource to a bio must call this method, because only its result states whether
+    /// Ends the queue: waits for the bios in flight, and drops all completed bios. No other method may be called afterwards. Dropping a
+    /// queue also drains it, but a caller that has lent a resource to a bio must call this method, because only its result states whether
     /// the bio has ended.
     fn drain(&mut self) -> Drained;
 
     /// Removes and returns a completed bio.
     fn pop(&mut self) -> Option<Done>;
 
-    /// Removes and returns a completed bio. For most bios, only the parts that the completion needs are copied out of the queue. Each
-    /// copied word costs one or two instructions.
+    /// Removes and returns a completed bio. For most bios, only the parts that the completion needs are copied out of the queue, because
+    /// each copied word costs one or two instructions.
     #[inline(always)]
     fn pop_whole(&mut self) -> Option<Result<Whole, Done>> {
         self.pop().map(Done::whole)
@@ -165,7 +165,7 @@ pub trait DeviceQueue {
         true
     }
 
-    /// An eventfd that is signalled when bios complete. The caller then collects the completions with [`commit`](Self::commit) and
+    /// Returns an eventfd that is signalled when bios complete. The caller then collects the completions with [`commit`](Self::commit) and
     /// [`pop`](Self::pop). If the device completes every bio in `submit`, the eventfd is always signalled.
     ///
     /// # Errors
@@ -174,8 +174,8 @@ pub trait DeviceQueue {
         always_ready()
     }
 
-    /// Allocates buffers that are registered with the kernel. The kernel then need not pin their pages for each request. If the queue does
-    /// not support registration, the buffers are aligned but not registered.
+    /// Allocates buffers that are registered with the kernel, so that the kernel need not pin their pages for each request. If the queue
+    /// does not support registration, the buffers are aligned but not registered.
     ///
     /// # Errors
     /// ENOMEM, or EINVAL for zero or too many bytes.
@@ -192,7 +192,7 @@ pub trait DeviceQueue {
         if buffer.is_empty() { Err(Errno::EINVAL) } else { Ok(()) }
     }
 
-    /// Registers a buffer that many requests will use one after the other. The buffer must be a whole allocation. The call has no effect if
+    /// Registers a buffer that many requests will use one after another. The buffer must be a whole allocation. The call has no effect if
     /// the queue does not support registration, or has no free entry in its table.
     fn register_one(&mut self, buffer: &mut Buffer) {
         let _ = buffer;
@@ -204,19 +204,19 @@ pub trait DeviceQueue {
     }
 }
 
-/// An eventfd that is always signalled.
+/// Returns an eventfd that is always signalled.
 pub(super) fn always_ready() -> Result<std::os::fd::OwnedFd, Errno> {
     let flags = rustix::event::EventfdFlags::CLOEXEC | rustix::event::EventfdFlags::NONBLOCK;
     Ok(rustix::event::eventfd(1, flags)?)
 }
 
-/// Aligned buffers that are not registered with the kernel.
+/// Allocates aligned buffers that are not registered with the kernel.
 pub(super) fn unregistered(count: usize, size: usize) -> Result<Vec<Buffer>, Errno> {
     count.checked_mul(size).filter(|total| *total > 0).ok_or(Errno::EINVAL)?;
     (0..count).map(|_| Buffer::aligned(size).map_err(|_| Errno::ENOMEM)).collect()
 }
 
-/// Runs an expression with the queue that is in the field `below` of `Self`.
+/// Runs an expression with the queue in the field `below` of `Self`.
 macro_rules! with_below {
     ($above:expr, $queue:ident => $body:expr) => {
         match $above {
@@ -226,9 +226,9 @@ macro_rules! with_below {
 }
 pub(crate) use with_below;
 
-/// Forwards methods of [`DeviceQueue`] to another queue, which the macro `$with` selects. The first argument names the methods: `requests`
-/// for all methods of requests, `progress` only for the flush, the commit, the drain and the questions about free slots and new
-/// completions, or `resources` for files and registered memory.
+/// Forwards methods of [`DeviceQueue`] to another queue, which the macro `$with` selects. The first argument selects the methods:
+/// `requests` for all request methods; `progress` for flush, commit, drain and the queries for free slots and new completions; `resources`
+/// for files and registered memory.
 macro_rules! through_queue {
     (requests, $with:ident) => {
         $crate::device::through_queue!(progress, $with);

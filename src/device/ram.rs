@@ -1,4 +1,4 @@
-//! A device in memory. The device is sparse, and its snapshots share memory. So thousands of devices with similar contents need little
+//! A device in memory. The device is sparse, and its snapshots share memory, so thousands of devices with similar contents need little
 //! memory.
 
 use std::fs::File;
@@ -11,7 +11,7 @@ use crate::bio::BioFlags;
 use crate::error::{Errno, Error, Result};
 use crate::units::DevOffset;
 
-/// The unit of allocated memory. [Snapshots](Ram::snapshot) share memory in this unit.
+/// The unit of allocated memory. [Snapshots](Ram::snapshot) share memory in these units.
 const CHUNK: usize = 4096;
 
 type Chunk = Arc<[u8; CHUNK]>;
@@ -80,7 +80,7 @@ impl Ram {
         Self::of(limits, self.content.size, self.content.read_chunks().clone())
     }
 
-    /// Creates an independent device with the present content. The two devices share memory until one of them is written.
+    /// Creates an independent device with the current content. The two devices share memory until one of them is written.
     #[must_use]
     pub fn snapshot(&self) -> Self {
         self.with_limits(self.content.limits)
@@ -113,7 +113,7 @@ impl Ram {
         file.set_len(0)?;
         file.set_len(self.content.size)?;
         let chunks = self.content.read_chunks();
-        // Many chunks may be adjacent, so they are joined into one write.
+        // Many chunks may be adjacent, so this code joins them into one write.
         let mut run: Vec<u8> = Vec::new();
         for (index, chunk) in chunks.iter().map(Option::as_ref).chain([None]).enumerate() {
             if let Some(chunk) = chunk {
@@ -169,7 +169,7 @@ impl Content {
         Ok(())
     }
 
-    /// A discarded range reads as zeros, and its whole chunks are freed.
+    /// Discards a range. The range reads as zeros, and its whole chunks are freed.
     fn discard(&self, at: DevOffset, len: u64) -> Result<(), Errno> {
         self.check_range(at, len)?;
         let mut chunks = self.chunks.write().unwrap_or_else(PoisonError::into_inner);
@@ -204,7 +204,7 @@ impl Content {
     }
 }
 
-/// Splits a range into parts. Each part is in one chunk. For each part, returns the index of the chunk, the start of the part in the chunk,
+/// Splits a range into parts that are each in one chunk. For each part, returns the index of the chunk, the start of the part in the chunk,
 /// and the positions of the part in the range.
 fn pieces(
     at: DevOffset,

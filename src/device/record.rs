@@ -1,6 +1,6 @@
 //! A device that logs the requests to the device below. The log contains every write, flush and discard, the position of each
-//! acknowledgement, and marks that the application sets between requests. From the log, [`Crashes`](super::Crashes) computes the states in
-//! which a power cut could have left the device.
+//! acknowledgement, and marks that the application sets between requests. From the log, [`Crashes`](super::Crashes) computes the possible
+//! states of the device after a power cut.
 
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
@@ -8,7 +8,7 @@ use super::Device;
 use super::layered::{Layer, Layered, Request, Verdict};
 use crate::units::DevOffset;
 
-/// The log of a [`Record`]: its entries in the order of the events.
+/// The log of a [`Record`]: its entries in chronological order.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Log {
     entries: Vec<Entry>,
@@ -23,7 +23,7 @@ pub enum Entry {
         at: DevOffset,
         /// The data.
         data: Arc<[u8]>,
-        /// Whether the data are durable after the write was acknowledged.
+        /// Whether the data are durable once the write is acknowledged.
         fua: bool,
     },
     /// A flush was issued. When this flush is acknowledged, all writes that were acknowledged before this entry are durable.
@@ -42,7 +42,7 @@ pub enum Entry {
         /// Whether the request was acknowledged: it had no error and was not short.
         ok: bool,
     },
-    /// A mark: the application has reached a point of its work, which the number identifies.
+    /// A mark: the application has reached the point of its work that the number identifies.
     Mark(u64),
 }
 
@@ -65,7 +65,7 @@ impl Log {
         &self.entries
     }
 
-    /// The marks among the first `cut` entries, in order. They show how far the application had come at the cut.
+    /// Returns the marks among the first `cut` entries, in order. They show how far the application had progressed at the cut.
     pub fn marks(&self, cut: usize) -> impl Iterator<Item = u64> {
         self.entries.iter().take(cut).filter_map(|entry| match entry {
             Entry::Mark(mark) => Some(*mark),
@@ -83,7 +83,7 @@ impl FromIterator<Entry> for Log {
 /// A device over another device. It records all requests that are made by calls of the device or through its queues.
 ///
 /// A request is recorded before the device below receives it. The end of the request is recorded when the issuer receives the completion.
-/// So in the log a flush covers only writes that were popped before the flush was issued. Reads are not recorded.
+/// So in the log, a flush covers only writes that were popped before the flush was issued. Reads are not recorded.
 pub type Record = Layered<Recorder>;
 
 impl Record {
@@ -263,7 +263,7 @@ mod tests {
         for at in [0, 512, 0] {
             let done = queue.pop().unwrap();
             assert_eq!(done.result, Ok(512));
-            // The popped bio contains the token of its issuer again, not the index of the log entry.
+            // The popped bio contains its issuer's token again, not the index of the log entry.
             assert!(matches!(done.bio.end, BioEnd::Whole { token, .. } if token == at + 7));
         }
         queue.submit(bio(BioOp::Flush, 0, 0, BioFlags::empty())).unwrap();

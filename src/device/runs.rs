@@ -5,8 +5,8 @@ use crate::protection::{Mismatch, Protection};
 /// The application tag of sectors that must not be checked (T10 SBC, NVM Command Set). Sectors that were never written have this tag.
 const UNCHECKED: u16 = 0xFFFF;
 
-/// Calls `run` for each run of contiguous whole intervals, with the number of intervals before the run. If an interval is divided among
-/// several buffers, it is assembled in `parted`. An incomplete interval at the end is ignored.
+/// Calls `run` for each run of contiguous whole intervals, with the number of intervals before the run. An interval that is split across
+/// several buffers is assembled in `parted`. An incomplete interval at the end is ignored.
 pub(super) fn each_run<'a, E>(
     protection: Protection,
     parted: &mut Vec<u8>,

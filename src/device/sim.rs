@@ -10,7 +10,7 @@ use super::{Device, Limits};
 use crate::error::Errno;
 use crate::units::DevOffset;
 
-/// The unit, in bytes, in which positions of errors are given.
+/// The unit of error positions, in bytes.
 const SECTOR: u64 = 512;
 
 /// The faults to inject. The same seed and the same requests produce the same faults.
@@ -26,13 +26,14 @@ pub struct Faults {
     pub fail_after: Option<u64>,
     /// Only the request with this number fails.
     pub fail_at: Option<u64>,
-    /// The errno of failing requests. EIO if it is not set.
+    /// The errno of failing requests. The default is EIO.
     pub errno: Option<Errno>,
     /// A failing write still writes a random number of logical blocks from its start, but never all of them.
     pub torn: bool,
     /// A failing write still writes all of its data, and then returns the error.
     pub unheard: bool,
-    /// On average, one in this many requests of a queue is short. It transfers at least one logical block, and only whole blocks.
+    /// On average, one in this many requests of a queue is short. A short request transfers at least one logical block, and only whole
+    /// blocks.
     pub short_one_in: Option<u32>,
     /// The largest delay of a completion. The unit is a call of [`DeviceQueue::commit`](super::DeviceQueue::commit) or
     /// [`DeviceQueue::wait`](super::DeviceQueue::wait). The delays are random, so they change the order of completions.
@@ -154,15 +155,15 @@ mod tests {
         (Arc::clone(&ram), Sim::new(ram, faults))
     }
 
-    /// Returns how many 512-byte sectors at the start of the device contain only the byte `fill`.
+    /// Counts the 512-byte sectors at the start of the device that contain only the byte `fill`.
     fn count(ram: &Ram, fill: u8) -> usize {
         let mut bytes = [0; 8 * SECTOR as usize];
         ram.read_exact_at(&mut bytes, DevOffset(0)).unwrap();
         bytes.chunks(SECTOR as usize).take_while(|sector| **sector == [fill; 512]).count()
     }
 
-    /// Faults count calls of the device and requests of its queues together, and all kinds of requests. Only the request with the selected
-    /// number fails.
+    /// Faults are counted over calls of the device and requests of its queues together, and over all kinds of requests. Only the request
+    /// with the selected number fails.
     #[test]
     fn the_request_of_a_number_fails_once() {
         let data = [1; 512];

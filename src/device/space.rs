@@ -1,5 +1,5 @@
-//! The space that an image needs in its file system. A store to a mapping may need space. If there is no space, the process gets the signal
-//! SIGBUS instead of an error.
+//! The space that an image needs in its file system. A store to a mapping may need space. If there is none, the process gets SIGBUS instead
+//! of an error.
 
 use std::fs::File;
 use std::ops::Range;
@@ -9,7 +9,7 @@ use rustix::io::Errno as OsErrno;
 
 use crate::error::{Errno, Error, ErrorKind, Result};
 
-/// The largest number of holes in an image. Each hole splits the mapping into more mappings, and by default Linux allows a process some
+/// The largest number of holes in an image. Each hole splits the mapping into more mappings, and by default Linux allows a process about
 /// 65,000 mappings.
 const MAX_HOLES: usize = 1 << 14;
 
@@ -27,7 +27,7 @@ pub(super) struct Part<'a> {
 }
 
 impl Part<'_> {
-    /// The holes of the part, in order: their start and end in the file.
+    /// Returns the holes of the part, in order: their start and end in the file.
     ///
     /// # Errors
     /// `LimitExceeded` if there are too many holes; `Io`.
@@ -43,7 +43,7 @@ impl Part<'_> {
             // If no data follow, the hole ends at the end of the file.
             at = self.seek(SeekFrom::Data(hole))?.map_or(end, |data| data.min(end));
             if at <= hole {
-                // The file has changed during this search, so another program has changed it.
+                // The result shows that another program has changed the file during this search.
                 break;
             }
             holes.push((hole, at));
@@ -58,8 +58,8 @@ impl Part<'_> {
     }
 
     /// Returns the first range at or after a position of the file that is not a hole. If only a hole follows, the result is an empty range
-    /// at the end of the part. If the file system does not report holes, or if the file changes during the call, the whole rest counts as
-    /// data.
+    /// at the end of the part. If the file system does not report holes, or if the file changes during the call, the whole remainder counts
+    /// as data.
     pub(super) fn data_from(&self, at: u64) -> Result<Range<u64>> {
         let end = self.end();
         let hole = self.seek(SeekFrom::Hole(at))?.unwrap_or(end).min(end);
@@ -75,11 +75,11 @@ impl Part<'_> {
     }
 
     /// Allocates space for all holes. Returns true if no later write needs more space. Returns false if the file system may write
-    /// overwritten data to a new place, so that an overwrite may need space.
+    /// overwritten data to a new location, so that an overwrite may need space.
     ///
     /// # Errors
-    /// `Io`. ENOSPC if there is too little space. If the call can determine this in advance, it allocates nothing. EOPNOTSUPP if the image
-    /// has holes that cannot be filled.
+    /// `Io`, with ENOSPC if there is too little space, or EOPNOTSUPP if the image has holes that cannot be filled. If the call can detect
+    /// the lack of space in advance, it allocates nothing.
     pub(super) fn reserve(&self) -> Result<bool> {
         let stat = rustix::fs::fstatfs(self.file).map_err(|errno| failed("statfs", errno))?;
         let magic = stat.f_type as u32;
@@ -91,13 +91,13 @@ impl Part<'_> {
         let keep = FallocateFlags::KEEP_SIZE;
         if magic == XFS {
             self.expect_space(free)?;
-            // The image may share blocks with other files. A write to a shared block copies the block, so the write needs space too. One
-            // call allocates the space for all holes.
+            // The image may share blocks with other files. A write to a shared block copies the block, so it needs space too. One call
+            // allocates the space for all holes.
             self.allocate(keep | FallocateFlags::UNSHARE_RANGE, self.start, self.end())?;
             return Ok(true);
         }
         let holes = self.holes()?;
-        // If a tmpfs has no size limit, it reports a total of 0 blocks. Its free space is then not checked.
+        // A tmpfs without a size limit reports a total of 0 blocks. The code then does not check the free space.
         if !holes.is_empty() && stat.f_blocks != 0 {
             self.expect_space(free)?;
         }
@@ -116,7 +116,7 @@ impl Part<'_> {
         allocated.map_err(|errno| failed("allocate the space of the image", errno))
     }
 
-    /// Returns an error before the allocation if there is too little space. A failing allocation would fill the disk.
+    /// Returns an error before the allocation if there is too little space, because a failing allocation would fill the disk.
     fn expect_space(&self, free: u64) -> Result<()> {
         let stat = rustix::fs::fstat(self.file).map_err(|errno| failed("stat", errno))?;
         let has = (stat.st_blocks as u64).saturating_mul(512);

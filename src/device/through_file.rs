@@ -1,7 +1,7 @@
-//! The methods of a device that only call its open file.
+//! The methods of a device that only forward to its open file.
 
-/// The methods of a [`Device`](super::Device) that has an open file in its field `file`. These methods are the same for all engines, whose
-/// devices differ only in their queues.
+/// Implements the methods of a [`Device`](super::Device) that has an open file in its field `file`. These methods are the same for all
+/// engines, whose devices differ only in their queues.
 macro_rules! through_file {
     () => {
         fn size(&self) -> u64 {

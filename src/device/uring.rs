@@ -26,7 +26,7 @@ const TOGETHER: usize = 64;
 /// The options of a ring.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct UringOptions {
-    /// The ring polls for completions. If the device has no poll queues, [`Limits::poll`] is false, and this option is ignored.
+    /// The ring polls for completions. If the device has no poll queues ([`Limits::poll`] is false), this option is ignored.
     pub poll: bool,
     /// If set, a kernel thread submits requests (SQPOLL), and sleeps after this many milliseconds without work.
     pub sqpoll_idle: Option<u32>,
@@ -121,8 +121,8 @@ pub struct UringQueue<W: Width> {
 #[derive(Clone, Copy)]
 struct Route {
     file: RingFile,
-    /// Whether a synchronous request is faster than a queued request. It is faster for a file without NOWAIT, because the kernel passes
-    /// queued requests of this file to a worker thread.
+    /// Whether a synchronous request is faster than a queued request. This is true for a file without NOWAIT, because the kernel passes
+    /// queued requests for this file to a worker thread.
     at_once: bool,
 }
 
@@ -174,8 +174,8 @@ impl<W: Width> UringQueue<W> {
     }
 
     /// Whether a request to a namespace is sent to the block device instead of as a command. There are two cases. First, a command cannot
-    /// describe the request. Second, the request is a write, but the device was opened read-only. This write must fail. As a command it
-    /// would succeed, because root may send any command through a read-only character device.
+    /// describe the request. Second, the request is a write although the device was opened read-only. This write must fail, but as a
+    /// command it would succeed, because root may send any command through a read-only character device.
     #[inline]
     fn is_no_command(file: &BlockFile, bio: &Bio, at: DevOffset) -> bool {
         file.namespace().is_some_and(|namespace| {
@@ -380,7 +380,7 @@ impl<W: Width> DeviceQueue for UringQueue<W> {
         self.ring.pop_by(|request, raw| {
             let (memory, Attached { end, .. }) = request.as_ref()?;
             let whole = end.whole().filter(|_| result(raw) == Ok(memory.len()));
-            // Only the memory of the bio is moved out of the bio's slot in the ring. The other fields of the bio stay in the slot, because
+            // This code moves only the memory of the bio out of the bio's slot in the ring. The other fields stay in the slot, because
             // moving them costs instructions.
             let Some((token, slot)) = whole else {
                 let (memory, attached) = request.take()?;

@@ -1,4 +1,4 @@
-//! Finds devices whose requests need memory of whole pages, although sysfs permits parts of pages. These devices are zram, and all devices
+//! Finds devices whose requests need memory in whole pages, although sysfs permits parts of pages. These devices are zram, and all devices
 //! that pass the memory of their requests to zram.
 
 use std::ffi::OsStr;
@@ -9,17 +9,17 @@ use rustix::fs::FileType;
 
 use super::block_file::PAGE;
 
-/// The longest chain of stacked devices in which zram is searched for.
+/// The deepest stack of devices in which this module searches for zram.
 const LAYERS: usize = 8;
 
-/// The alignment of memory buffers, in bytes, that a disk or partition needs in addition to its limits in sysfs. It is the page size, or 1
-/// if sysfs states all limits.
+/// Returns the alignment of memory buffers, in bytes, that a disk or partition needs in addition to its limits in sysfs: the page size, or
+/// 1 if sysfs states all limits.
 pub(super) fn least_align(dir: &Path) -> u32 {
     if takes_whole_pages(dir, LAYERS) { PAGE } else { 1 }
 }
 
-/// Whether a disk or partition is zram, or uses zram. The driver of zram copies whole pages. sysfs allows memory that is a part of a page,
-/// but the driver then overwrites the memory after this part (seen with Linux 6.18).
+/// Whether a disk or partition is zram or uses zram. The zram driver copies whole pages. sysfs allows memory that is a part of a page, but
+/// the driver then overwrites the memory after this part (seen with Linux 6.18).
 fn takes_whole_pages(dir: &Path, depth: usize) -> bool {
     let Ok(mut dir) = dir.canonicalize() else { return false };
     if dir.join("partition").exists() {

@@ -1,4 +1,4 @@
-//! A range of a device that is presented as a separate device. The search for the superblocks and labels of members uses it.
+//! A range of a device, presented as a separate device. The search for superblocks and for labels of member devices uses it.
 
 use super::{AnyQueue, Device, InRange, Limits, QueueOptions};
 use crate::error::{Error, Result};
@@ -25,6 +25,6 @@ impl Device for Within<'_> {
     }
 
     fn queue_within(&self, _: &QueueOptions, _: InRange) -> Result<AnyQueue> {
-        Err(Error::read_only("the range is only searched for members"))
+        Err(Error::read_only("the range of the device is open for reading only"))
     }
 }

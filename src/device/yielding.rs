@@ -1,4 +1,4 @@
-//! A device for tests under the model checker. It lets other threads run before and after each request.
+//! A device for tests under the model checker. It yields to other threads before and after each request.
 
 use std::sync::Arc;
 

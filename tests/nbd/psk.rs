@@ -111,7 +111,7 @@ fn keys_that_are_not_right_are_refused() {
         (
             &KEYS.replace("aabb", "bbaa")[..],
             ErrorKind::Io(Errno(104)),
-            "the server ends the connection: the server may not know",
+            "the server ended the connection: the server may not know",
         ),
         ("", ErrorKind::NotFound, "the file has no key of the user \"alice\""),
         (
@@ -150,7 +150,7 @@ fn keys_that_are_not_right_are_refused() {
     refused(
         &with("mallory"),
         ErrorKind::Io(Errno(104)),
-        "the server ends the connection: the server may not know",
+        "the server ended the connection: the server may not know",
     );
 }
 
@@ -176,11 +176,11 @@ fn servers_without_the_key_are_refused() {
     refused(
         &other,
         ErrorKind::Io(Errno(104)),
-        "TLS with localhost: the server ends the connection",
+        "TLS with localhost: the server ended the connection",
     );
     // The test uses each version of TLS.
     for (version, kind, reason) in [
-        ("1.2", ErrorKind::Io(Errno(104)), "the server ends the connection"),
+        ("1.2", ErrorKind::Io(Errno(104)), "the server ended the connection"),
         (
             "1.3",
             ErrorKind::NotPermitted,
@@ -247,7 +247,7 @@ fn a_server_that_does_not_speak_tls_is_an_error() {
     let error = open(b"NBDMAGIC, and no TLS", false);
     assert_eq!(error.kind(), ErrorKind::Corrupt, "{error}");
     let error = open(b"", true);
-    assert!(error.to_string().contains("the server ends the connection"), "{error}");
+    assert!(error.to_string().contains("the server ended the connection"), "{error}");
     let error = open(&[0x16, 3, 3, 0xFF, 0xFF], true);
     assert!(error.to_string().contains("TLS as alice: "), "{error}");
     assert_eq!(open(b"", false).errno(), Errno(110));

@@ -297,7 +297,7 @@ fn other_answers_to_the_request_for_tls_are_errors() {
         (ERROR + 1, "does not offer TLS"),
         (ERROR + 2, "does not offer TLS"),
         (ERROR + 3, "does not offer TLS"),
-        (ERROR + 7, "shuts down"),
+        (ERROR + 7, "is shutting down"),
         (ERROR + 99, "refuses"),
         (3, "unknown type 3"),
     ] {

@@ -165,7 +165,7 @@ fn instead_of(path: &Path) -> Option<String> {
         // ironmap can only read images in the formats VMDK and VHDX. A user names such an image with the prefix of the format.
         Some(format @ ("vmdk" | "vhdx")) => {
             format!(
-                "{format}:{name} can only be read; qemu-img convert -O {format} makes an image of this format from a raw image"
+                "{format}:{name} can be read but not written; qemu-img convert -O {format} makes an image of this format from a raw image"
             )
         }
         Some("vdi") => {

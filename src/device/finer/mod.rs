@@ -1,11 +1,11 @@
-//! A device that accepts shorter requests than the device below it. ironmap uses this device if a volume's blocks are shorter than the
-//! shortest request to the volume's device. Examples of devices with a long shortest request are an export with a minimum block size, an
-//! integrity device with larger sectors, and a namespace with sectors of 4096 bytes.
+//! A device that accepts shorter requests than the device below it. ironmap uses this device if a volume's blocks are smaller than the
+//! smallest request to the volume's device. Examples of such devices are an NBD export with a minimum block size, an integrity device with
+//! larger sectors, and a namespace with sectors of 4096 bytes.
 //!
-//! A unit has the length of the shortest request of the device below. Requests of whole units are passed on unchanged. A read of a part of
-//! a unit reads the whole unit. A write of a part of a unit reads the unit, changes the part, and writes the unit. All other bytes of the
-//! unit are written with their old values, so they keep these values even if a power cut tears the unit. No other write to the unit may run
-//! at the same time. The module `units` ensures this for all threads and queues of the device. A unit that cannot be read is not written.
+//! A unit is the smallest request of the device below. Requests of whole units are passed on unchanged. A read of a part of a unit reads
+//! the whole unit. A write of a part of a unit is a read-modify-write of the unit. The other bytes of the unit are rewritten with their old
+//! values, so they keep these values even if a power cut tears the unit. No other write to the unit may run at the same time; the module
+//! `units` ensures this for all threads and queues of the device. A unit that cannot be read is not written.
 
 mod queue;
 #[cfg(test)]
@@ -26,7 +26,7 @@ use crate::bio::Buffer;
 use crate::error::{Errno, Error, Result};
 use crate::units::DevOffset;
 
-/// The length of the shortest request that the device accepts. No volume has shorter blocks or sectors.
+/// The size of the smallest request that the device accepts. No volume has smaller blocks or sectors.
 const SECTOR: u32 = 512;
 /// The largest number of bytes that the device copies in one step.
 const MOST: u64 = 1 << 20;
@@ -38,11 +38,11 @@ pub struct Finer {
     limits: Limits,
 }
 
-/// The values that a device and its queues share.
+/// The state that a device and its queues share.
 #[derive(Debug)]
 struct Inner {
     below: Arc<dyn Device>,
-    /// The length of the shortest request to the device below.
+    /// The size of the smallest request to the device below.
     unit: u64,
     /// The largest number of bytes that the device copies in one step: a multiple of the unit.
     most: u64,
@@ -50,8 +50,8 @@ struct Inner {
 }
 
 impl Finer {
-    /// Returns the device for a volume with blocks of `block` bytes. This is the given device, or a new device over the given device with a
-    /// notice for the user. `block` is called only if the given device does not accept requests of 512 bytes.
+    /// Returns the device for a volume with blocks of `block` bytes: the given device, or a new device over it together with a notice for
+    /// the user. `block` is called only if the given device does not accept requests of 512 bytes.
     #[must_use]
     pub fn for_blocks(
         device: Arc<dyn Device>,
@@ -68,8 +68,8 @@ impl Finer {
         (Arc::new(Self::over(device)), Some(notice))
     }
 
-    /// The notice for the user about blocks or sectors that are shorter than the shortest request of the device. `block` and `unit` are
-    /// these two lengths.
+    /// Returns the notice for the user about blocks or sectors that are smaller than the smallest request of the device. `block` and `unit`
+    /// are these two sizes.
     pub(crate) fn notice(block: usize, unit: u32) -> String {
         format!(
             "blocks have {block} bytes, but the device accepts only requests of {unit} bytes or more: before a shorter write, ironmap reads the rest of the {unit} bytes"
@@ -84,11 +84,11 @@ impl Finer {
         let most = u64::from(limits.max_transfer).min(MOST) / unit * unit;
         let limits = Limits {
             logical_block: limits.logical_block.min(SECTOR),
-            // An atomic write is not possible, because a write of a part of a unit needs several requests to the device below.
+            // An atomic write is impossible, because a write of a part of a unit needs several requests to the device below.
             atomic_write: 0,
             through_flushes: match limits.through_flushes {
-                // A queued write of a part of a unit is carried out by a system call, for which the kernel may flush. So a flush is
-                // possible for queued writes too.
+                // A queued write of a part of a unit is carried out by a system call, for which the kernel may flush. Therefore, queued
+                // writes may cause a flush too.
                 ThroughFlushes::OfCalls => ThroughFlushes::Always,
                 other => other,
             },
@@ -158,7 +158,7 @@ impl Inner {
         Ok(())
     }
 
-    /// Reads the first and the last unit of a piece that begins at `start`. A unit is not read if the range `written` covers it completely.
+    /// Reads the first and the last unit of a piece that begins at `start`. Skips a unit that the range `written` covers completely.
     fn read_edges(&self, piece: &mut [u8], start: u64, written: Range<u64>) -> Result<()> {
         let unit = self.unit as usize;
         let stop = start + piece.len() as u64;
@@ -237,7 +237,7 @@ impl Device for Finer {
             let _locked = self.inner.units.lock(self.inner.around(start, end - start));
             self.inner.below.write_zeroes(DevOffset(start), end - start)?;
         }
-        // The rest of the range is a part of a unit before the whole units, and a part of a unit after them.
+        // The rest of the range consists of a partial unit before the whole units, and a partial unit after them.
         let zeros = vec![0; self.inner.unit as usize];
         let zero = |from: u64, to: u64| {
             self.inner.write(
@@ -266,7 +266,7 @@ impl Device for Finer {
     }
 }
 
-/// A [`Fence`], the block that records which node uses the device, on a device whose units may be longer than this block. It reads and
+/// A [`Fence`] (the block that records which node uses the device) on a device whose units may be larger than this block. It reads and
 /// writes the units that contain the block.
 #[derive(Debug)]
 struct Wider {

@@ -1,7 +1,7 @@
 //! A queue whose requests may be shorter than the units of the device below.
 //!
 //! Reads and requests of whole units are in flight in the queue below. A write of a part of a unit is complete when `submit` returns. It
-//! must not be in flight after that, because it locks its units, and the lock must be released even if no thread pops the completion.
+//! must not stay in flight after that, because it locks its units, and the lock must be released even if no thread pops the completion.
 
 use std::collections::VecDeque;
 use std::io::{IoSlice, IoSliceMut};
@@ -18,17 +18,17 @@ use crate::units::DevOffset;
 pub(super) struct FinerQueue {
     below: AnyQueue,
     inner: Arc<Inner>,
-    /// The bios in flight in the queue below. The `BioEnd` of each bio is replaced by its index in this table.
+    /// The bios in flight in the queue below. The `BioEnd` of each bio is replaced by the bio's index in this table.
     flying: Vec<Option<Flying>>,
     done: VecDeque<Done>,
     depth: usize,
 }
 
 enum Flying {
-    /// A request that is passed on unchanged: the `end` of the caller's bio, and for a write of whole units, the number that `units` has
-    /// given to this write.
+    /// A request that is passed on unchanged. `end` belongs to the caller's bio. `ticket` is the number that `units` has assigned to a
+    /// write of whole units.
     Whole { end: BioEnd, ticket: Option<u64> },
-    /// The caller's bio, for which the queue below reads all units that the bio touches.
+    /// The caller's bio. The queue below reads all units that the bio touches.
     Around(Bio),
 }
 
@@ -74,8 +74,8 @@ impl FinerQueue {
         sent
     }
 
-    /// Reads all units that the range of a read touches. If one request can cover these units, it is submitted to the queue below. If not,
-    /// the units are read by calls of the device.
+    /// Reads all units that the range of a read touches. If one request can cover these units, it is submitted to the queue below.
+    /// Otherwise, calls of the device read the units.
     fn read_around(&mut self, mut bio: Bio) -> Result<(), Bio> {
         let units = self.inner.around(bio.at.0, bio.memory.len() as u64);
         let [start, stop] = [units.start, units.end].map(|at| at.saturating_mul(self.inner.unit));
@@ -106,7 +106,7 @@ impl FinerQueue {
         }
     }
 
-    /// Reads by a call of the device, up to the end of the device.
+    /// Reads by a call of the device, at most up to the end of the device.
     fn read_parts<'b>(
         &self,
         bufs: impl Iterator<Item = &'b mut [u8]>,
@@ -165,19 +165,19 @@ impl FinerQueue {
         }
     }
 
-    /// Writes the data of a queued write again, because a concurrent call may have overwritten the data with older bytes.
+    /// Repeats a queued write, because a concurrent call may have overwritten its data with older bytes.
     #[cold]
     fn repeat(&self, done: &mut Done) {
         if let Ok(count) = done.result {
             let bufs = done.bio.memory.buffers();
             let bufs: Vec<_> = bufs.iter().map(|buf| IoSlice::new(buf)).collect();
-            // The write is repeated by a call of the device, which always transfers all bytes. DSYNC is the only flag that a call obeys.
+            // A call of the device repeats the write. It always transfers all bytes, and DSYNC is the only flag that it obeys.
             let flags = done.bio.flags & BioFlags::DSYNC;
             done.result = self.write(&bufs, done.bio.at, flags).map(|_| count);
         }
     }
 
-    /// Returns the caller's bio. Its memory contains the requested bytes of the units that were read.
+    /// Returns the caller's bio. The bio's memory contains the requested bytes of the units that were read.
     fn parted(&self, mut bio: Bio, around: &Done) -> Done {
         let skip = (bio.at.0 % self.inner.unit) as usize;
         let [units] = around.bio.memory.buffers() else {

@@ -14,7 +14,7 @@ const UNIT: usize = 4096;
 /// A layer that accepts only requests of whole units, like a server with a minimum block size.
 #[derive(Default)]
 struct Strict {
-    /// Whether the layer has refused a request, because it did not consist of whole units.
+    /// Whether the layer has refused a request because it did not consist of whole units.
     met: AtomicBool,
 }
 
@@ -25,7 +25,7 @@ impl Layer for Strict {
 
     fn begin(&self, request: &Request<'_>) -> Verdict {
         let fits = |value: u64| value.is_multiple_of(UNIT as u64);
-        // Reads of any alignment are accepted, because a call of the device may read at any alignment.
+        // The layer accepts reads of any alignment, because a call of the device may read at any alignment.
         let fits =
             matches!(request, Request::Read { .. }) || fits(request.at().0) && fits(request.len());
         if !fits {
@@ -56,7 +56,7 @@ fn bio(op: BioOp, at: u64, fills: &[u8]) -> Bio {
     Bio { op, flags: BioFlags::empty(), dev: Dev::OWN, at, memory, end }
 }
 
-/// The first byte of each sector. All bytes of a sector must be equal.
+/// Returns the first byte of each sector. All bytes of a sector must be equal.
 fn sectors(bytes: &[u8]) -> Vec<u8> {
     let each = bytes.chunks(512).map(|sector| {
         assert!(sector.iter().all(|byte| *byte == sector[0]), "a torn sector");
@@ -71,8 +71,7 @@ fn content(device: &dyn Device) -> Vec<u8> {
     sectors(&bytes)
 }
 
-/// Calls each method of writing at each position and length within three units. After each write, every method of reading returns the same
-/// data.
+/// Calls each write method at each position and length within three units. After each write, every read method returns the same data.
 #[test]
 fn all_positions_are_written_and_read() {
     let ram = Arc::new(Ram::new(8 * UNIT as u64));
@@ -139,8 +138,8 @@ fn the_last_unit_may_be_shorter() {
     assert_eq!(content(&finer), [7; 11]);
 }
 
-/// Threads write different sectors of the same units: by calls of the device, by synchronous requests and by queued requests. No write is
-/// lost.
+/// Several threads write different sectors of the same units: by calls of the device, by synchronous requests and by queued requests. No
+/// write is lost.
 #[test]
 fn neighbours_are_not_lost() {
     let finer = over(Arc::new(Ram::new(4 * UNIT as u64)));
@@ -172,9 +171,9 @@ fn neighbours_are_not_lost() {
     assert_eq!(content(&finer), [200; 32]);
 }
 
-/// A call and a queued write may change the same unit at the same time. The call may then write older bytes over the bytes of the queued
-/// write. After the completion of the queued write, its bytes are on the device. The call does not wait for the queue, because the queue's
-/// thread may pop no completions.
+/// A call and a queued write may change the same unit at the same time. The call may then overwrite the bytes of the queued write with
+/// older bytes. After the completion of the queued write, its bytes are on the device nevertheless. The call does not wait for the queue,
+/// because the queue's thread may never pop completions.
 #[test]
 fn a_queued_write_is_not_lost_to_a_call() {
     let ram = Arc::new(Ram::new(4 * UNIT as u64));
@@ -182,7 +181,7 @@ fn a_queued_write_is_not_lost_to_a_call() {
     let mut queue = finer.queue(&QueueOptions::new()).unwrap();
     queue.submit(bio(BioOp::Write, 0, &[5; 16])).unwrap();
     finer.write_all_at(&[IoSlice::new(&buffer(&[6]))], DevOffset(512), false).unwrap();
-    // Simulates a call that read the unit before the queued write, and wrote the old bytes back after the queued write.
+    // This code simulates a call that read the unit before the queued write, and wrote the old bytes back after the queued write.
     ram.write_all_at(&[IoSlice::new(&buffer(&[0; 3]))], DevOffset(1024), false).unwrap();
     queue.wait(1).unwrap();
     assert_eq!(queue.pop().unwrap().result, Ok(2 * UNIT));
@@ -193,13 +192,13 @@ fn a_queued_write_is_not_lost_to_a_call() {
     queue.wait(1).unwrap();
     assert_eq!(queue.pop().unwrap().result, Ok(UNIT));
     assert_eq!(content(&finer)[..9], [9, 8, 8, 8, 8, 8, 8, 8, 5]);
-    // After the drop of a queue, none of its requests is in flight.
+    // After a queue is dropped, none of its requests is in flight.
     queue.submit(bio(BioOp::Write, 0, &[1; 8])).unwrap();
     drop(queue);
     assert!(!finer.inner.units.end(2));
 }
 
-/// A unit that cannot be read is not written, because the other bytes in it would be lost.
+/// A unit that cannot be read is not written, because the other bytes in the unit would be lost.
 #[test]
 fn an_unreadable_unit_is_not_written() {
     let ram = Arc::new(Ram::new(4 * UNIT as u64));
@@ -215,7 +214,7 @@ fn an_unreadable_unit_is_not_written() {
     assert_eq!(content(&*ram), [3; 32]);
 }
 
-/// Zeroes and discards of parts of units do not change the other bytes of the units.
+/// Zeroing or discarding a part of a unit does not change the other bytes of the unit.
 #[test]
 fn zeros_and_discards_keep_their_neighbours() {
     let ram = Arc::new(Ram::new(4 * UNIT as u64));
@@ -237,8 +236,8 @@ fn zeros_and_discards_keep_their_neighbours() {
     }
 }
 
-/// After a power cut at any sector of any write, each sector contains its data of the last flush, or newer data that were written to this
-/// sector. So a write of a part of a unit neither tears nor loses the other bytes of the unit.
+/// After a power cut at any sector of any write, each sector contains its data as of the last flush, or newer data that were written to
+/// this sector. So a write of a part of a unit neither tears nor loses the other bytes of the unit.
 #[test]
 fn a_cut_never_tears_a_neighbour() {
     for seed in 0..8_u64 {
@@ -247,7 +246,8 @@ fn a_cut_never_tears_a_neighbour() {
         let finer = over(record.clone());
         let mut queues: Vec<_> =
             (0..2).map(|_| finer.queue(&QueueOptions::new().depth(8)).unwrap()).collect();
-        // The contents of each sector, in order. Each content is stored with the length of the log when its write was issued.
+        // The contents of each sector, in order. Each content is stored with the length that the log had when the content's write was
+        // issued.
         let mut written: Vec<Vec<(usize, u8)>> = vec![vec![(0, 0)]; 24];
         let mut state = seed * 77 + 1;
         let mut random = |below: u64| {

@@ -4,7 +4,7 @@ use std::ops::Range;
 
 use crate::sync::{Condvar, Mutex};
 
-/// The writes in flight to a device, from all threads and queues. The units of each write are recorded.
+/// The writes in flight to a device, from all threads and queues, with the units of each write.
 #[derive(Debug, Default)]
 pub(super) struct Units {
     state: Mutex<State>,
@@ -13,7 +13,7 @@ pub(super) struct Units {
 
 #[derive(Debug, Default)]
 struct State {
-    /// The units that calls of the device, unlike queued writes, are writing. Two calls never write the same unit at the same time.
+    /// The units that calls of the device (not queued writes) are writing. Two calls never write the same unit at the same time.
     busy: Vec<Range<u64>>,
     queued: Vec<Queued>,
     next: u64,
@@ -25,11 +25,11 @@ struct Queued {
     ticket: u64,
     units: Range<u64>,
     /// Whether a call of the device wrote a unit of this queued write while the queued write was in flight. If so, the call may have
-    /// written older bytes over the unit.
+    /// overwritten the unit with older bytes.
     contested: bool,
 }
 
-/// The units that a call of the device has locked, in order to write them. The units are unlocked on drop.
+/// The units that a call of the device has locked in order to write them. The drop unlocks the units.
 #[derive(Debug)]
 pub(super) struct Locked<'a> {
     of: &'a Units,
@@ -41,8 +41,8 @@ fn overlap(one: &Range<u64>, other: &Range<u64>) -> bool {
 }
 
 impl Units {
-    /// Waits until no other call has locked any of the units. This wait always ends. A call that has a lock waits only for the device,
-    /// never for a second lock.
+    /// Waits until no other call has locked any of the units. This wait always ends, because a call that holds a lock waits only for the
+    /// device, never for a second lock.
     pub(super) fn lock(&self, units: Range<u64>) -> Locked<'_> {
         let mut state = self.state.lock();
         while state.busy.iter().any(|busy| overlap(busy, &units)) {
@@ -64,8 +64,8 @@ impl Units {
         ticket
     }
 
-    /// Ends a queued write. The completion is returned to the issuer after this function. Returns true if a concurrent call of the device
-    /// may have overwritten the data with older bytes. The issuer's queue must then write the data again.
+    /// Ends a queued write, before the completion is returned to the issuer. Returns true if a concurrent call of the device may have
+    /// overwritten the data with older bytes. The issuer's queue must then write the data again.
     pub(super) fn end(&self, ticket: u64) -> bool {
         let mut state = self.state.lock();
         let place = state.queued.iter().position(|queued| queued.ticket == ticket);

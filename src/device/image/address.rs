@@ -5,16 +5,16 @@ use std::fmt;
 use std::os::unix::ffi::OsStrExt;
 use std::path::{Path, PathBuf};
 
-/// The format of an image. The user must state the format. ironmap never detects the format, because a guest can write the header of
-/// another format to its disk, which may be a raw image.
+/// The format of an image. The user must state the format. ironmap never detects it, because the guest of a raw image can write the header
+/// of another format to its disk.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum ImageFormat {
     /// QEMU's format. Images can be read and written.
     Qcow2,
-    /// VMware's format. Images can only be read.
+    /// VMware's format. Images can be read but not written.
     Vmdk,
-    /// Hyper-V's format. Images can only be read.
+    /// Hyper-V's format. Images can be read but not written.
     Vhdx,
 }
 
@@ -46,26 +46,26 @@ pub struct Address {
     pub format: ImageFormat,
     /// The file of the image. If a VMDK image has several files, this is the path of the descriptor.
     pub path: PathBuf,
-    /// The name or number of an internal snapshot. `None` for the present content of the disk.
+    /// The name or number of an internal snapshot. `None` selects the current content of the disk.
     pub snapshot: Option<String>,
 }
 
 impl Address {
-    /// The address of an image's present content.
+    /// Creates the address of an image's current content.
     #[must_use]
     pub fn new(format: ImageFormat, path: impl Into<PathBuf>) -> Self {
         Self { format, path: path.into(), snapshot: None }
     }
 
-    /// Parses the text after the prefix: `FILE` or, for qcow2, `FILE#NAME`. If a file exists whose name is the whole text, the text is the
-    /// path of this file.
+    /// Parses the text after the prefix: `FILE` or, for qcow2, `FILE#NAME`. If the whole text names an existing file, the text is the path
+    /// of this file.
     #[must_use]
     pub fn parse(format: ImageFormat, text: &[u8]) -> Self {
         let path = |bytes| Path::new(OsStr::from_bytes(bytes));
         let can_have = format == ImageFormat::Qcow2 && !path(text).exists();
         let hashes = text.iter().enumerate().filter(|(_, byte)| can_have && **byte == b'#');
-        // Both the path and the name of the snapshot may contain `#`. The path ends at the first `#` for which the text before it is the
-        // path of a file.
+        // Both the path and the name of the snapshot may contain `#`. The path ends at the first `#` that follows the path of an existing
+        // file.
         let named = hashes.map(|(at, _)| at).find_map(|at| {
             let name = std::str::from_utf8(&text[at + 1..]).ok().filter(|name| !name.is_empty())?;
             path(&text[..at]).is_file().then(|| (path(&text[..at]), name.to_owned()))
@@ -76,7 +76,7 @@ impl Address {
         }
     }
 
-    /// The format that the prefix of an address names, and the length of the prefix.
+    /// Returns the format that the prefix of an address names, and the length of the prefix.
     #[must_use]
     pub fn prefix_of(text: &[u8]) -> Option<(ImageFormat, usize)> {
         ImageFormat::ALL.into_iter().find_map(|format| {
@@ -85,7 +85,7 @@ impl Address {
         })
     }
 
-    /// The same address with the path that the function `path` returns. If `path` returns `None`, the path stays unchanged.
+    /// Returns the same address with the path that the function `path` returns. If `path` returns `None`, the path stays unchanged.
     #[must_use]
     pub fn with_path(&self, path: &dyn Fn(&Path) -> Option<PathBuf>) -> Self {
         let Self { format, path: own, snapshot } = self;

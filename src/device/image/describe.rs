@@ -7,7 +7,7 @@ use super::vmdk::Vmdk;
 use super::{Address, Description, ImageFormat};
 use crate::error::Result;
 
-pub(super) const ONLY_READ: &str = "images of this format can only be read";
+pub(super) const ONLY_READ: &str = "images of this format can be read but not written";
 
 /// Describes an image. The image is not locked, and may be in use.
 ///

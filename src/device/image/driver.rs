@@ -1,4 +1,5 @@
-//! The interface of all image formats for access to the bytes of the disk. The callers have checked that all ranges are within the disk.
+//! The interface that all image formats implement for access to the bytes of the disk. The callers have checked that all ranges are within
+//! the disk.
 
 use std::fmt;
 use std::io::IoSlice;
@@ -6,7 +7,7 @@ use std::ops::Range;
 
 use crate::error::{Errno, Error, Result};
 
-/// An open image. Images of some formats can only be read.
+/// An open image. Images of some formats can be read but not written.
 pub(super) trait Driver: Send + Sync {
     /// The size of the disk in bytes.
     fn size(&self) -> u64;
@@ -18,15 +19,15 @@ pub(super) trait Driver: Send + Sync {
 
     fn read(&self, buf: &mut [u8], at: u64) -> Result<()>;
 
-    /// The first range between `at` and `end` that may contain nonzero bytes. If there is none, the result is an empty range at `end`. A
-    /// long search may return an empty range before `end`: all bytes up to this range are zeros, and the caller continues there. `end` is
-    /// the end of the disk or of the part in use.
+    /// Returns the first range between `at` and `end` that may contain nonzero bytes. If there is none, the result is an empty range at
+    /// `end`. A long search may return an empty range before `end`: all bytes up to this range are zeros, and the caller continues there.
+    /// `end` is the end of the disk or of the part in use.
     fn data_from(&self, at: u64, end: u64) -> Result<Range<u64>> {
         Ok(at..end)
     }
 
     fn write(&self, _bufs: &[IoSlice<'_>], _at: u64) -> Result<()> {
-        Err(Error::io(Errno::EROFS, "images of this format can only be read"))
+        Err(Error::io(Errno::EROFS, "images of this format can be read but not written"))
     }
 
     fn flush(&self) -> Result<()> {
@@ -34,12 +35,12 @@ pub(super) trait Driver: Send + Sync {
     }
 
     fn discard(&self, _at: u64, _len: u64) -> Result<()> {
-        Err(Error::io(Errno::EOPNOTSUPP, "images of this format can only be read"))
+        Err(Error::io(Errno::EOPNOTSUPP, "images of this format can be read but not written"))
     }
 
-    /// Makes a range read as zeros. Whole units of allocation in the range are freed instead of being written.
+    /// Makes a range read as zeros. Whole allocation units in the range are freed instead of written.
     fn write_zeroes(&self, _at: u64, _len: u64) -> Result<()> {
-        Err(Error::io(Errno::EOPNOTSUPP, "images of this format can only be read"))
+        Err(Error::io(Errno::EOPNOTSUPP, "images of this format can be read but not written"))
     }
 }
 

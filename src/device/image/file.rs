@@ -24,7 +24,8 @@ pub(super) struct ImageFile {
 /// The device and the inode number of a file.
 pub(super) type Identity = (u64, u64);
 
-/// The identity of a regular file. An image may name any file. So a file of another kind is refused before it is opened.
+/// Returns the identity of a regular file. An image may name any file, so this function refuses other kinds of files before they are
+/// opened.
 pub(super) fn identity_of(path: &Path) -> Result<Identity> {
     let failed = |errno: OsErrno| Error::io(errno, path.display().to_string());
     let stat = rustix::fs::stat(path).map_err(failed)?;
@@ -91,7 +92,7 @@ impl ImageFile {
     /// Fills a buffer with data. If the file ends within a unit of `granule` bytes, the rest of this unit reads as zeros.
     ///
     /// # Errors
-    /// `Io` with EIO for bytes after this unit, because the file is truncated; `Io`.
+    /// `Io`, with EIO for bytes past this unit, because the file is truncated.
     #[inline]
     pub(super) fn read_data(&self, buf: &mut [u8], at: u64, granule: u64) -> Result<()> {
         match rustix::io::pread(self.fd(), &mut *buf, at) {
@@ -143,8 +144,8 @@ impl ImageFile {
         Ok(())
     }
 
-    /// Reserves the space for a table that is not in the file yet, so that a later write of the table finds space. The length of the file does
-    /// not change.
+    /// Reserves the space for a table that is not in the file yet, so that a later write of the table cannot run out of space. The length
+    /// of the file does not change.
     ///
     /// # Errors
     /// `Io`, with ENOSPC if the file system is full.
@@ -165,12 +166,12 @@ impl ImageFile {
         }
     }
 
-    /// Reserves the space for an existing table, of which a part may be a hole of the file.
+    /// Reserves the space for an existing table, parts of which may be holes in the file.
     ///
     /// # Errors
     /// `Io`, with ENOSPC if the file system is full.
     pub(super) fn reserve_table(&self, at: u64, len: u64) -> Result<()> {
-        // A full file system may refuse the allocation even if there is no hole, so holes are searched first.
+        // A full file system may refuse the allocation even if there is no hole, so this code searches for holes first.
         match rustix::fs::seek(self.fd(), SeekFrom::Hole(at)) {
             Ok(hole) if hole < at + len => {}
             _ => return Ok(()),
@@ -180,7 +181,7 @@ impl ImageFile {
                 let what = format!("allocation of {len} bytes at {at}");
                 Err(Error::io(Errno::ENOSPC, what).at(self.path().display()))
             }
-            // All other errors are ignored here, because the later write of the table reports them.
+            // The code ignores all other errors here, because the later write of the table reports them.
             _ => Ok(()),
         }
     }
@@ -202,7 +203,7 @@ impl ImageFile {
     }
 }
 
-/// The writes and syncs of a thread, for tests that compute the states after a power cut.
+/// Records the writes and syncs of a thread, for tests that compute the states after a power cut.
 #[cfg(test)]
 pub(super) mod recorded {
     use std::cell::RefCell;

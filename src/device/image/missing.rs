@@ -1,4 +1,4 @@
-//! Replaces the module `image` in a library without the feature `images`. Each function refuses images of virtual machines.
+//! Replaces the module `image` in a build without the feature `images`. Each function refuses images of virtual machines.
 
 use std::path::Path;
 use std::sync::Arc;

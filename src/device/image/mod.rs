@@ -1,7 +1,7 @@
 //! An image of a virtual machine as a device: qcow2, VMDK and VHDX.
 //!
-//! Each request is carried out by the calling thread, within its submission. Image files are read and written through the page cache,
-//! because most of their requests are small.
+//! The calling thread carries out each request during its submission. Image files are read and written through the page cache, because most
+//! of their requests are small.
 
 mod address;
 #[cfg(feature = "images")]

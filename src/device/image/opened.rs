@@ -30,7 +30,7 @@ pub struct Image {
     notices: Vec<String>,
 }
 
-/// Opens an image, and restricts it to the part that the function `part` finds on it. Also returns the notices for the user.
+/// Opens an image, and restricts it to the part that the function `part` finds in it. Also returns the notices for the user.
 pub(crate) fn open(
     address: &Address,
     how: ImageOptions,
@@ -83,9 +83,10 @@ impl fmt::Debug for Image {
 impl Image {
     /// Opens an image. Locks the image and its backing files against other programs.
     ///
-    /// `Busy` if another program has locked one of the files for writing. If the image is opened for writing, also `Busy` if another
-    /// program has locked one of the files for reading. `ReadOnly` if the image is opened for writing but its format can only be read;
-    /// `Unsupported` for other features that are refused; `Encrypted`; `Corrupt` for values that contradict the format; `Io`.
+    /// # Errors
+    /// `Busy` if another program has locked one of the files for writing, or, if the image is opened for writing, for reading; `ReadOnly` if
+    /// the image is opened for writing but its format does not support writing; `Unsupported` for features that are refused; `Encrypted`;
+    /// `Corrupt` for values that contradict the format; `Io`.
     pub fn open(address: &Address, write: bool) -> Result<Self> {
         Self::open_with(address, ImageOptions { write, compress: false })
     }
@@ -106,7 +107,9 @@ impl Image {
         let path = &address.path;
         let snapshot = address.snapshot.as_deref();
         if write && snapshot.is_some() {
-            return Err(Error::read_only("an internal snapshot can only be read").at(address));
+            return Err(
+                Error::read_only("an internal snapshot can be read but not written").at(address)
+            );
         }
         let (driver, notices): (Arc<dyn Driver>, _) = match address.format {
             ImageFormat::Qcow2 => {
@@ -123,7 +126,7 @@ impl Image {
         Ok(Self { address: address.clone(), disk, limits, is_writable: write, notices })
     }
 
-    /// Restricts the image to the part of `size` bytes at the byte `base`.
+    /// Restricts the image to the part of `size` bytes that begins at byte `base`.
     ///
     /// # Errors
     /// `InvalidInput` for a part that is not within the image, or that does not begin at a sector boundary.
@@ -248,7 +251,7 @@ fn errno(error: Error) -> Errno {
     error.errno()
 }
 
-/// The transfers between an image and memory. The queue of an image calls them.
+/// Transfers data between an image and memory, for the queue of the image.
 #[derive(Debug)]
 struct ImageTransfer(Disk);
 

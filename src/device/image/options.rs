@@ -6,7 +6,7 @@ pub struct ImageOptions {
     /// Whether the image is opened for writing as well.
     pub write: bool,
     /// Whether a write of whole clusters compresses the clusters that are not yet in the file. Only qcow2 has compressed clusters. A later
-    /// write to a compressed cluster replaces it by a cluster that is not compressed.
+    /// write to a compressed cluster replaces it with an uncompressed cluster.
     pub compress: bool,
 }
 
@@ -27,14 +27,14 @@ pub enum Compression {
 pub struct CreateOptions {
     /// The size of the disk in bytes, a multiple of 512.
     pub size: u64,
-    /// The size of a cluster in bytes: a power of two from 512 to 2 MiB.
+    /// The size of a cluster in bytes: a power of two from 512 bytes to 2 MiB.
     pub cluster_size: u32,
-    /// The compression method. [`ImageOptions`] determines whether a write compresses.
+    /// The compression method. [`ImageOptions`] determines whether writes are compressed.
     pub compression: Compression,
 }
 
 impl CreateOptions {
-    /// Options for a disk of this size, with clusters of 64 KiB.
+    /// Creates options for a disk of this size, with clusters of 64 KiB.
     #[must_use]
     pub fn new(size: u64) -> Self {
         Self { size, cluster_size: 64 << 10, compression: Compression::default() }

@@ -16,7 +16,7 @@ const MIB: u64 = 1 << 20;
 const HEADERS: [u64; 2] = [64 * KIB, 128 * KIB];
 const REGIONS: [u64; 2] = [192 * KIB, 256 * KIB];
 const REGIONS_LEN: usize = 64 << 10;
-/// The largest disk of the format.
+/// The largest disk size that the format supports.
 const MAX_SIZE: u64 = 64 << 40;
 
 // The GUIDs of the format, in the form in which the file contains them: the first three fields of a GUID are little-endian.
@@ -64,8 +64,8 @@ impl Vhdx {
         check_header(&file)?;
         let (bat, bat_len, metadata, metadata_len) = regions(&file)?;
         let Items { block, size, sector } = items(&file, metadata, metadata_len)?;
-        // In the block allocation table, each group of block entries is followed by one entry for a bitmap. The bitmap describes the 2^23
-        // sectors of these blocks.
+        // In the block allocation table, one bitmap entry follows each group of block entries. The bitmap describes the 2^23 sectors of
+        // these blocks.
         let chunk = (sector << 23) / block;
         let blocks = size.div_ceil(block);
         let entries = blocks + blocks.saturating_sub(1) / chunk;
@@ -87,8 +87,8 @@ impl Vhdx {
         let entry = u64_le(&entry, 0);
         let place = Place::new("VHDX block allocation table").block(FsBlock(block));
         match entry & 7 {
-            // These states mean that the file contains no data for the block: the block is not present, undefined, zero or unmapped. The
-            // block reads as zeros.
+            // In these states, the file contains no data for the block: the block is not present, undefined, zero or unmapped. The block
+            // reads as zeros.
             0..=3 => {
                 buf.fill(0);
                 Ok(())
@@ -108,7 +108,7 @@ impl Vhdx {
     }
 }
 
-/// Finds the current header. If the log contains entries, the image was not closed, and is refused.
+/// Finds the current header. Refuses the image if the log contains entries, because the image was then not closed.
 fn check_header(file: &ImageFile) -> Result<()> {
     let mut newest: Option<(u64, Vec<u8>)> = None;
     for at in HEADERS {
@@ -134,14 +134,14 @@ fn check_header(file: &ImageFile) -> Result<()> {
     Ok(())
 }
 
-/// Whether the checksum in the bytes from 4 on matches the content.
+/// Whether the checksum at offset 4 matches the content.
 fn has_checksum(bytes: &mut [u8]) -> bool {
     let stored = u32_le(bytes, 4);
     bytes[4..8].fill(0);
     crc32c::crc32c(bytes) == stored
 }
 
-/// The positions and lengths of the block allocation table and of the metadata.
+/// Returns the positions and lengths of the block allocation table and of the metadata.
 fn regions(file: &ImageFile) -> Result<(u64, u64, u64, u64)> {
     const PLACE: &str = "VHDX region table";
     for at in REGIONS {

@@ -36,7 +36,7 @@ struct Extent {
 #[derive(Debug)]
 enum Content {
     Zeros,
-    /// The file contains the bytes of this part without gaps, from this position on.
+    /// The file contains the bytes of this part contiguously, starting at this position.
     Flat(ImageFile, u64),
     Sparse(Sparse),
 }
@@ -119,16 +119,16 @@ impl Line {
         Ok(Self { len, kind, file: file.unwrap_or_default().to_owned(), offset })
     }
 
-    /// The path of the extent's file. The file must be in the directory of the descriptor, because an image must not name any other file of
-    /// the host.
+    /// Returns the path of the extent's file. The file must be in the directory of the descriptor, so that an image cannot name any other
+    /// file of the host.
     fn path(&self, descriptor: &Path) -> Result<PathBuf> {
         if self.file.is_empty() || self.file.contains('/') || self.file == ".." {
             let what = format!("the extent {:?} is not in the directory of the image", self.file);
             return Err(Error::unsupported(what));
         }
         let path = descriptor.parent().unwrap_or(Path::new("")).join(&self.file);
-        // The image may come from an untrusted archive, which may also contain a symbolic link. So the file of an extent must not be a
-        // symbolic link.
+        // The image may come from an untrusted archive, which may also contain a symbolic link. Therefore, the file of an extent must not
+        // be a symbolic link.
         if path.is_symlink() {
             let what = format!("the extent {:?} is a symbolic link", self.file);
             return Err(Error::unsupported(what));
@@ -202,7 +202,7 @@ impl Vmdk {
         Ok(Self { kind: descriptor.kind, extents, size })
     }
 
-    /// The unit of allocation of the first extent, in bytes. 0 if this extent has no such unit.
+    /// Returns the allocation unit of the first extent in bytes, or 0 if this extent has none.
     pub(super) fn grain(&self) -> u64 {
         match self.extents.first().map(|extent| &extent.content) {
             Some(Content::Sparse(sparse)) => sparse.grain(),

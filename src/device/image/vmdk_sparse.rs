@@ -1,4 +1,4 @@
-//! A sparse extent of a VMDK image. A directory points to tables, and each table points to grains (the units of allocation). Grains may be
+//! A sparse extent of a VMDK image. A directory points to tables, and each table points to grains (the allocation units). Grains may be
 //! compressed.
 //!
 //! Source: VMware's technical note "Virtual Disk Format 1.1".
@@ -13,8 +13,7 @@ use crate::error::{Error, Place, Result};
 use crate::units::FsBlock;
 
 pub(super) const MAGIC: &[u8; 4] = b"KDMV";
-/// The value of the header field for the position of the directory, if the extent was written as a stream. The footer then contains the
-/// position.
+/// The value of the header field for the directory's position if the extent was written as a stream. The footer then contains the position.
 const AT_END: u64 = u64::MAX;
 /// The distance in bytes from the footer to the end of the file. Only the end marker follows the footer.
 const FOOTER: u64 = 1024;
@@ -37,7 +36,7 @@ pub(super) struct Sparse {
     directory: u64,
     has_zero_grains: bool,
     is_compressed: bool,
-    /// The grain that was decompressed last.
+    /// The most recently decompressed grain.
     last: Mutex<Option<(u64, Vec<u8>)>>,
 }
 

@@ -1,4 +1,4 @@
-//! The address of an export in the syntax of the NBD URI specification (doc/uri.md of the NBD project).
+//! The address of an NBD export, in the syntax of the NBD URI specification (doc/uri.md of the NBD project).
 
 use std::fmt;
 use std::path::{Path, PathBuf};
@@ -9,7 +9,7 @@ use crate::error::{Error, Result};
 
 /// The port that IANA assigns to NBD.
 const PORT: u16 = 10809;
-/// The default time-out: if a server does not answer for this time, the request fails.
+/// The default time-out. If a server does not answer for this time, the request fails.
 const TIMEOUT: Duration = Duration::from_secs(60);
 /// The longest time-out that an address may specify, in seconds: a day.
 const MAX_TIMEOUT: u64 = 86_400;
@@ -32,13 +32,13 @@ pub struct Address {
     pub export: String,
     /// The time for which a request waits for an answer.
     pub timeout: Duration,
-    /// Whether writes to a server that has no flush command are permitted.
+    /// Whether the address permits writes to a server that has no flush command.
     pub without_flush: bool,
     /// The authentication of a connection with TLS.
     pub tls: Option<Tls>,
 }
 
-/// The way in which the two sides of a connection with TLS authenticate each other.
+/// How the two sides of a TLS connection authenticate each other.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Tls {
     /// The server must have a certificate of a trusted authority.
@@ -88,8 +88,8 @@ impl Address {
         Self::SCHEMES.iter().any(|scheme| text.starts_with(scheme.as_bytes()))
     }
 
-    /// Returns a copy of the address in which the paths of the socket, the certificates and the keys are replaced. The function `path`
-    /// returns the replacement for each path; `None` leaves the path unchanged.
+    /// Returns a copy of the address in which the function `path` has replaced the paths of the socket, the certificates and the keys. If
+    /// `path` returns `None`, the path stays unchanged.
     #[must_use]
     pub fn with_path(&self, path: &dyn Fn(&Path) -> Option<PathBuf>) -> Self {
         let other = |old: &PathBuf| path(old).unwrap_or_else(|| old.clone());
@@ -254,7 +254,7 @@ fn timeout(seconds: &str) -> Result<Duration> {
 
 fn tcp_server(authority: &str) -> Result<Server> {
     let (host, port) = match authority.rsplit_once(':') {
-        // A bracket after the last colon shows that this colon is a part of an IPv6 address. The address then has no port.
+        // A bracket after the last colon shows that the colon is part of an IPv6 address. The address then has no port.
         Some((host, port)) if !port.contains(']') => {
             let digits = port.bytes().all(|digit| digit.is_ascii_digit()).then_some(port);
             let number = digits.and_then(|digits| digits.parse().ok()).filter(|port| *port > 0);

@@ -133,7 +133,7 @@ fn addresses_with_pre_shared_keys_are_read_and_written() {
     }
 }
 
-/// If an address requests a method that does not verify the server, the error names this method.
+/// If an address requests a method that does not verify the server, the error points to the verification that ironmap requires.
 #[cfg(feature = "tls")]
 #[test]
 fn other_ways_to_authenticate_are_refused() {

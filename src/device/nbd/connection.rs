@@ -12,7 +12,7 @@ use crate::bio::Memory;
 use crate::error::Errno;
 use crate::sorting::Sorting;
 
-/// The size of the buffer for received bytes whose request is not known yet.
+/// The size of the buffer for received bytes that are not yet assigned to a request.
 const INBOX: usize = 64 << 10;
 /// The largest number of requests that one call sends.
 const BATCH: usize = 32;
@@ -20,10 +20,10 @@ const BATCH: usize = 32;
 const MAX_SEGMENTS: usize = 1024;
 /// The longest error text that is accepted.
 const MAX_ERROR: u64 = 32 << 10;
-/// The longest accepted reply to a request for block status. Servers send up to 16 MiB. Extents that do not fit in the request's memory are
-/// skipped.
+/// The longest accepted reply to a request for block status. Servers send up to 16 MiB. Extents that do not fit into the request's memory
+/// are skipped.
 const MAX_STATUS: u64 = 32 << 20;
-/// The largest number of separate ranges in which the data of one reply may arrive.
+/// The largest number of separate ranges into which one reply may split its data.
 const MAX_PARTS: usize = 4096;
 
 /// A request to the server.
@@ -47,12 +47,12 @@ impl Request {
         Self { command, flags: 0, at: 0, len: 0, flush_after: false, memory }
     }
 
-    /// Whether the server may flush because of this request.
+    /// Whether the request may cause the server to flush.
     pub(super) fn flushes(&self) -> bool {
         self.command == Command::Flush || self.command.changes() && self.flags & FUA != 0
     }
 
-    /// The number of bytes of data in a successful answer.
+    /// Returns the number of bytes of data in a successful answer.
     fn brings(&self) -> usize {
         match self.command {
             Command::Read => self.len as usize,
@@ -61,11 +61,11 @@ impl Request {
     }
 }
 
-/// The reason for the end of a connection.
+/// The reason why a connection ended.
 #[derive(Debug)]
 pub(super) enum Lost {
     Io(io::Error),
-    /// The server shuts down in an orderly way, and asks its clients to disconnect.
+    /// The server is shutting down in an orderly way, and asks its clients to disconnect.
     Shutdown,
     Rule(&'static str),
 }
@@ -83,7 +83,7 @@ impl std::fmt::Display for Lost {
                 f.write_str("the server closed the connection")
             }
             Self::Io(error) => error.fmt(f),
-            Self::Shutdown => f.write_str("the server shuts down"),
+            Self::Shutdown => f.write_str("the server is shutting down"),
             Self::Rule(rule) => write!(f, "the server violates the protocol: {rule}"),
         }
     }
@@ -105,11 +105,11 @@ struct InFlight<T> {
     error: Option<Errno>,
 }
 
-/// The part of a reply that the connection is receiving.
+/// The part of a reply that the connection is currently receiving.
 enum Part {
     /// Data of a read. `at` is their offset in the request's memory.
     Data { slot: u32, at: usize, left: usize, is_last: bool },
-    /// Extents of block status, `width` bytes each.
+    /// Extents of a block status, `width` bytes each.
     Extents { slot: u32, width: usize, left: usize, is_last: bool },
     /// The text of an error.
     Text { left: usize },
@@ -125,7 +125,7 @@ pub(super) struct Connection<S, T> {
     free: Vec<u32>,
     serial: u32,
     unsent: VecDeque<u32>,
-    /// How many bytes of the first request in the send queue were already sent.
+    /// The number of bytes of the first request in the send queue that were already sent.
     sent: usize,
     inbox: Box<[u8]>,
     filled: Range<usize>,
@@ -160,12 +160,12 @@ impl<S: Stream, T> Connection<S, T> {
         &self.stream
     }
 
-    /// The number of requests without an answer.
+    /// Returns the number of requests without an answer.
     pub(super) fn in_flight(&self) -> usize {
         self.slots.len() - self.free.len()
     }
 
-    /// Whether requests wait to be sent.
+    /// Whether requests are waiting to be sent.
     pub(super) fn has_unsent(&self) -> bool {
         !self.unsent.is_empty()
     }
@@ -190,7 +190,7 @@ impl<S: Stream, T> Connection<S, T> {
         self.answered.pop_front()
     }
 
-    /// All requests without an answer, in the order in which they were added to the send queue.
+    /// Returns all requests without an answer, in the order in which they were added to the send queue.
     pub(super) fn into_unanswered(self) -> Vec<(Request, T)> {
         let newest = self.serial;
         let mut left: Vec<_> = self.slots.into_iter().flatten().collect();
@@ -198,7 +198,7 @@ impl<S: Stream, T> Connection<S, T> {
         left.into_iter().map(|entry| (entry.request, entry.tag)).collect()
     }
 
-    /// The tags of all requests without an answer.
+    /// Returns the tags of all requests without an answer.
     pub(super) fn tags(&self) -> impl Iterator<Item = &T> {
         self.slots.iter().flatten().map(|entry| &entry.tag)
     }
@@ -258,10 +258,10 @@ impl<S: Stream, T> Connection<S, T> {
         Ok(())
     }
 
-    /// Receives once, and processes all complete replies. Returns whether any bytes were received. If `wait` is set, waits a short time for
-    /// the first byte.
+    /// Receives once, and processes all complete replies. Returns whether any bytes were received. If `wait` is set, waits briefly for the
+    /// first byte.
     pub(super) fn receive(&mut self, wait: bool) -> Result<bool, Lost> {
-        // The rest of the inbox is an incomplete header. It moves to the front of the inbox.
+        // The rest of the inbox is an incomplete header, which this code moves to the front of the inbox.
         self.inbox.copy_within(self.filled.clone(), 0);
         self.filled = 0..self.filled.len();
         let mut bufs = SmallVec::<[IoSliceMut<'_>; 4]>::new();
@@ -364,7 +364,7 @@ impl<S: Stream, T> Connection<S, T> {
                     let Some((reply, len)) = Reply::parse(self.headers, bytes)? else {
                         return Ok(());
                     };
-                    // In some replies, the content begins with numbers. These numbers are processed together with the header.
+                    // In some replies, the content begins with numbers. This code processes these numbers together with the header.
                     let extra = match reply.kind {
                         ReplyKind::Data | ReplyKind::WideStatus => 8,
                         ReplyKind::Hole => 12,
@@ -380,7 +380,7 @@ impl<S: Stream, T> Connection<S, T> {
         }
     }
 
-    /// Begins to process a part of a reply.
+    /// Begins processing a part of a reply.
     fn begin(&mut self, reply: &Reply, content: &[u8]) -> Result<(), Lost> {
         let slot = reply.cookie as u32;
         let entry = self.slots.get_mut(slot as usize).and_then(Option::as_mut);
@@ -463,7 +463,7 @@ impl<S: Stream, T> Connection<S, T> {
             }
             entry.forget_old_extents();
         }
-        // If the reply is refused, the request stays in its slot. Another connection can then send the request again.
+        // If the reply is refused, the request stays in its slot, so that another connection can send it again.
         let has_all = place.as_ref().is_some_and(|entry| {
             let is_status = entry.request.command == Command::BlockStatus;
             entry.error.is_some() || is_status || entry.received.is_all(entry.request.brings())
@@ -484,7 +484,7 @@ impl<S: Stream, T> Connection<S, T> {
 }
 
 impl<T> InFlight<T> {
-    /// Converts a position of the export to an offset in the request's memory. Records that the `len` bytes at this offset were received.
+    /// Converts a position on the export to an offset in the request's memory. Records that the `len` bytes at this offset were received.
     fn place(&mut self, at: &[u8], len: usize) -> Result<usize, &'static str> {
         let at = u64::from_be_bytes(at.try_into().unwrap_or_default());
         let start = at.checked_sub(self.request.at);
@@ -494,8 +494,8 @@ impl<T> InFlight<T> {
         Ok(start)
     }
 
-    /// Begins to process a chunk of block status in a metadata context. If the chunk contains no extents, only this request fails. The
-    /// connection stays valid, because the data can still be read.
+    /// Begins processing a chunk of block status in a metadata context. If the chunk contains no extents, only this request fails. The
+    /// connection stays valid, because data can still be read.
     fn begin_status(&mut self, content: &[u8], context: Option<u32>) -> Result<(), &'static str> {
         if self.request.command != Command::BlockStatus {
             return Err("a block status chunk answers a request of another type");
@@ -515,7 +515,7 @@ impl<T> InFlight<T> {
         each_part(&mut self.request.memory, end, left, |part| part.fill(0));
     }
 
-    /// Stores extents. Each extent consists of a length and the bits of the context. Extents that do not fit in the memory are skipped.
+    /// Stores extents. Each extent consists of a length and the bits of the context. Extents that do not fit into the memory are skipped.
     fn take_extents(&mut self, extents: &[u8], width: usize) -> Result<(), &'static str> {
         for extent in extents.chunks_exact(width) {
             let (len, bits) = extent.split_at(width / 2);
@@ -541,7 +541,7 @@ impl<T> InFlight<T> {
     }
 }
 
-/// The ranges of a read's data that were received, sorted. Adjacent ranges are joined.
+/// The ranges of a read's data that were received, sorted, with adjacent ranges joined.
 #[derive(Default)]
 struct Received(SmallVec<[Range<usize>; 1]>);
 

@@ -1,5 +1,5 @@
-//! Tests with valid replies, and with replies that violate the protocol. The replies have every form and order, and arrive in parts of any
-//! length.
+//! Tests with valid replies and with replies that violate the protocol. The replies have every form and order, and arrive in pieces of
+//! arbitrary length.
 
 use std::cell::{Cell, RefCell};
 use std::io::{self, IoSlice, IoSliceMut};
@@ -8,7 +8,7 @@ use super::super::wire::Headers;
 use super::*;
 use crate::bio::Buffer;
 
-/// A stream whose other end is the test. Each call transfers only a small number of bytes.
+/// A stream whose other end is the test. Each call transfers only a few bytes.
 #[derive(Default)]
 struct Wire {
     sent: RefCell<Vec<u8>>,
@@ -19,7 +19,7 @@ struct Wire {
 impl Stream for Wire {
     fn send(&self, bufs: &[IoSlice<'_>]) -> io::Result<usize> {
         let all: Vec<u8> = bufs.iter().flat_map(|buf| buf.iter().copied()).collect();
-        // One call of `send` accepts only a few bytes. So requests are sent in parts.
+        // One call of `send` accepts only a few bytes, so requests are sent in pieces.
         let count = all.len().min(1 + self.part.get() * 7);
         self.sent.borrow_mut().extend(&all[..count]);
         Ok(count)
@@ -99,12 +99,12 @@ fn simple(asked: &Asked, error: u32, data: &[u8]) -> Vec<u8> {
     [&0x6744_6698_u32.to_be_bytes()[..], &error, &asked.cookie.to_be_bytes(), data].concat()
 }
 
-/// The byte at a position of the export. Every third range of 512 bytes is a hole.
+/// Returns the byte at a position on the export. Every third range of 512 bytes is a hole.
 fn byte(at: u64) -> u8 {
     if at / 512 % 3 == 2 { 0 } else { (at % 251) as u8 }
 }
 
-/// A valid reply, as a list of parts in random order. The data of a read are split at random positions.
+/// Returns a valid reply as a list of parts in random order. The data of a read are split at random positions.
 fn reply(headers: Headers, asked: &Asked, random: &mut Random) -> Vec<Vec<u8>> {
     let is_read = asked.command == Command::Read as u16;
     let data: Vec<u8> = (asked.at..).take(asked.len).map(byte).collect();
@@ -223,7 +223,7 @@ fn replies_of_every_form_give_the_data() {
     }
 }
 
-/// Damaged replies lose no request. Each request is either answered or sent again later.
+/// Damaged replies never lose a request. Each request is either answered or sent again later.
 #[test]
 fn damaged_replies_lose_no_request() {
     let mut refused = 0;
@@ -337,7 +337,7 @@ fn receive_status(
     connection.send().unwrap();
     let asked = &requests(headers, &connection.stream.sent.take())[0];
     let mut reply = chunk(headers, asked, true, kind, content);
-    // If the test expects an error, bytes of a next reply follow, in case the tested reply is too short.
+    // If the test expects an error, the bytes of another reply follow, in case the tested reply is too short.
     if expected.is_err() {
         reply.extend([0; 64]);
     }
@@ -367,9 +367,8 @@ fn receive_status(
     }
 }
 
-/// Extents of block status are stored as lengths and bits of the context. Replies with 32 bits and replies with 64 bits are stored in the
-/// same form, as far as the memory permits. A reply without extents makes the request fail. A reply to a request that was not sent is
-/// refused.
+/// Extents of block status are stored as lengths and context bits. Replies with 32 bits and replies with 64 bits are stored in the same
+/// form, as far as the memory permits. A reply without extents makes the request fail. A reply to a request that was not sent is refused.
 #[test]
 fn a_status_is_a_list_of_ranges() {
     let structured = |len: u32, bits: u32| [7, len, bits].map(u32::to_be_bytes).concat();
@@ -428,7 +427,7 @@ fn errors_are_given_on() {
     connection.stream.replies.borrow_mut().extend([error, last].concat());
     while connection.receive(false).unwrap() {}
     assert_eq!(connection.pop().unwrap().result, Err(Errno::ENOSPC));
-    // An error number that announces the server's shutdown ends the connection. This error number is not the result of the request.
+    // An error number that announces the server's shutdown ends the connection, and is not the result of the request.
     connection.push(Request::without_data(Command::Flush), ());
     connection.send().unwrap();
     let asked = &requests(structured, &connection.stream.sent.take())[0];

@@ -1,13 +1,13 @@
 //! Decides when a flush counts as successful. A server may carry out requests concurrently. It may answer a flush with success, and report
 //! later that an earlier flush has failed. The data of both flushes may then be lost.
 //!
-//! A flush that was answered with success does not count as successful immediately. It counts after all flushes that were sent before its
-//! answer arrived have also been answered with success. Then the queue that requested the flush receives the answer, and the copies of
-//! written data that the flush covers are freed. A request with FUA is treated like a flush, because the server may flush because of it. A
+//! A flush that the server answered with success does not count as successful immediately. It counts once all flushes that were sent before
+//! its answer arrived have also been answered with success. Then the queue that requested the flush receives the answer, and the copies of
+//! written data that the flush covers are freed. A request with FUA is treated like a flush, because it may cause the server to flush. A
 //! failed flush ends the session, so that all later requests of all queues fail.
 //!
-//! All flushes are sent over the connection that all queues share (the common link). The flushes that the session itself requests are sent
-//! over it too. So a thread that waits for its flush receives the answers to all flushes.
+//! All flushes, including those that the session itself requests, are sent over the connection that all queues share (the common link). So
+//! a thread that waits for its flush receives the answers to all flushes.
 
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
@@ -18,9 +18,9 @@ use super::link::{Link, State, Tag, complete, wait_for};
 use super::mailbox::Mailbox;
 use super::wire::Command;
 
-/// If the client's copies of written data that no flush covers have this number of bytes, the session sends a flush.
+/// The session sends a flush when the client's copies of written data that no flush covers reach this number of bytes.
 pub(super) const FLUSH_AT: usize = 16 << 20;
-/// If the client's copies of written data that no flush covers have this number of bytes, writes wait for the session's flush.
+/// Writes wait for the session's flush when the client's copies of written data that no flush covers reach this number of bytes.
 const WAIT_AT: usize = 64 << 20;
 
 /// A flush that was answered with success.
@@ -32,13 +32,13 @@ pub(super) struct Held {
 }
 
 impl Link {
-    /// The link (a connection with its requests) over which all flushes are sent: the common link.
+    /// Returns the link (a connection with its requests) that sends all flushes: the common link.
     pub(super) fn of_flushes(&self) -> &Self {
         self.common.as_deref().unwrap_or(self)
     }
 
-    /// Sends a request of another link over this link, the common link. The completion goes to the mailbox of the queue that made the
-    /// request.
+    /// Sends a request of another link over this link, which is the common link. The completion goes to the mailbox of the queue that made
+    /// the request.
     pub(super) fn take_over(&self, request: Request, mut tag: Tag) {
         if let Some((_, mailbox)) = &tag.owner {
             mailbox.away.fetch_add(1, Ordering::AcqRel);
@@ -58,8 +58,7 @@ impl Link {
         state.follow();
     }
 
-    /// Stores a flush that was answered with success, until the flush counts as successful. It does so when all earlier flushes have been
-    /// answered.
+    /// Stores a flush that was answered with success until it counts as successful, that is, until all earlier flushes have been answered.
     pub(super) fn hold(&self, state: &mut State, request: Request, tag: Tag) {
         let until = self.session.shared.lock().retained.begun();
         state.held.push(Held { request, tag, until });
@@ -94,8 +93,8 @@ impl Link {
         held
     }
 
-    /// Sends a flush for the copies of written data, unless such a flush is unanswered. Call this function only on the common link, which
-    /// sends all flushes.
+    /// Sends a flush for the copies of written data, unless such a flush is already unanswered. The caller must call this function on the
+    /// common link, which sends all flushes.
     pub(super) fn flush_kept(&self, state: &mut State) {
         {
             let mut shared = self.session.shared.lock();
@@ -108,9 +107,9 @@ impl Link {
         self.send_now(state);
     }
 
-    /// A thread of another link calls this function. It sends the flush for the copies of written data if this flush is due, and receives
-    /// answers that have arrived over the common link. Without these calls, too many copies could be stored before any thread receives the
-    /// answer to the flush. A server that does not answer is detected only by the threads that wait for the flush.
+    /// Sends the flush for the copies of written data if this flush is due, and receives answers that have arrived over the common link. A
+    /// thread of another link calls this function; otherwise too many copies could accumulate before any thread receives the answer to the
+    /// flush. Only the threads that wait for the flush detect a server that does not answer.
     pub(super) fn look_after_flush(&self, own: &Arc<Mailbox>) {
         let mut state = self.state.lock();
         self.flush_kept(&mut state);
@@ -122,8 +121,8 @@ impl Link {
         state.follow();
     }
 
-    /// Waits while the client stores too many copies of written data that no flush covers. Call this function only on the common link,
-    /// which sends all flushes.
+    /// Waits while the client stores too many copies of written data that no flush covers. The caller must call this function on the common
+    /// link, which sends all flushes.
     pub(super) fn make_room(&self, mailbox: &Arc<Mailbox>) {
         let is_full = || {
             let shared = self.session.shared.lock();
@@ -135,7 +134,7 @@ impl Link {
         {
             let mut state = self.state.lock();
             state.wake();
-            // `waiting` counts this thread as waiting for the flush. While `waiting` is not 0, no other thread restarts the time-out. So
+            // `waiting` counts this thread as waiting for the flush. While `waiting` is not 0, no other thread restarts the time-out, so
             // this thread detects a server that does not answer.
             state.waiting += 1;
         }

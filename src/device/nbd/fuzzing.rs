@@ -8,7 +8,7 @@ use super::stream::Stream;
 use super::wire::{Command, Headers, STATUS};
 use crate::bio::{Buffer, Memory};
 
-/// A server that accepts every request, and sends bytes that the fuzzer has chosen.
+/// A server that accepts every request, and sends bytes that the fuzzer chooses.
 struct Script<'a> {
     rest: RefCell<&'a [u8]>,
     /// The largest number of bytes that one call of `receive` returns.

@@ -1,4 +1,4 @@
-//! Negotiates a connection with a server: the size and the abilities of an export, and the form of replies.
+//! Negotiates a connection with a server: the size and the capabilities of an export, and the form of replies.
 
 use std::io;
 use std::time::Instant;
@@ -24,12 +24,12 @@ pub(super) struct Export {
     pub(super) flags: ExportFlags,
     pub(super) blocks: Blocks,
     pub(super) headers: Headers,
-    /// The number of the metadata context that reports which ranges of the export are zeros; `None` if the server does not support this
+    /// The number of the metadata context that reports which ranges of the export are zeros. `None` if the server does not support this
     /// context.
     pub(super) allocation: Option<u32>,
 }
 
-/// The lengths of requests that the server permits or prefers, in bytes.
+/// The request sizes that the server permits or prefers, in bytes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Blocks {
     pub(super) minimum: u32,
@@ -38,7 +38,7 @@ pub(super) struct Blocks {
 }
 
 impl Blocks {
-    /// The sizes for a server that does not report its own sizes. The protocol defines these sizes.
+    /// The sizes for a server that does not report any. The protocol defines these sizes.
     const UNSAID: Self = Self { minimum: 1, preferred: 4096, maximum: 32 << 20 };
 
     fn check(self) -> Result<Self> {
@@ -151,7 +151,7 @@ impl Talk<'_> {
 }
 
 /// Negotiates with a server on a new connection. If `tls` is set, TLS begins before all other options. Returns the socket that the caller
-/// must use from now on.
+/// must use from then on.
 ///
 /// # Errors
 /// `NotFound` if the server has no such export; `NotPermitted` or `Unsupported` if the server refuses, or if its certificate is refused;
@@ -164,7 +164,7 @@ pub(super) fn negotiate(
 ) -> Result<(Socket, Export)> {
     let greeting = greet(&Talk { socket: &socket, until })?;
     if let Some(client) = tls {
-        // TLS is negotiated before all other options, because answers of a server that is not authenticated must not be used.
+        // TLS is negotiated before all other options, because answers of an unauthenticated server must not be used.
         start_tls(&Talk { socket: &socket, until })?;
         socket = client.start(socket, until).map_err(|error| failed(&error))?;
     }
@@ -204,7 +204,7 @@ fn choose_allocation(talk: &Talk<'_>, name: &str) -> Result<Option<u32>> {
                 let number = number.filter(|(_, name)| *name == ALLOCATION.as_bytes());
                 chosen = number.map(|(number, _)| u32::from_be_bytes(*number)).or(chosen);
             }
-            // An error that concerns the export is ignored here, because the later selection of the export returns the same error.
+            // The code ignores an error that concerns the export, because the later selection of the export returns the same error.
             kind if kind & option_reply::ERROR != 0 => return Ok(None),
             kind => {
                 return Err(broken(format!("a reply to an option has the unknown type {kind}")));
@@ -248,7 +248,7 @@ fn start_tls(talk: &Talk<'_>) -> Result<()> {
     }
 }
 
-/// Selects the export by the option `GO`, which is newer than `EXPORT_NAME`. Returns `None` if the server does not support this option.
+/// Selects the export with the option `GO`, which is newer than `EXPORT_NAME`. Returns `None` if the server does not support this option.
 fn go(talk: &Talk<'_>, name: &str, headers: Headers) -> Result<Option<Export>> {
     let len = name.len() as u32;
     let asked = [&1u16.to_be_bytes()[..], &INFO_BLOCK_SIZE.to_be_bytes()].concat();
@@ -291,7 +291,7 @@ fn go(talk: &Talk<'_>, name: &str, headers: Headers) -> Result<Option<Export>> {
     Err(broken("the server sends too many replies about the export"))
 }
 
-/// Selects the export by the older option `EXPORT_NAME`. A server without such an export closes the connection.
+/// Selects the export with the older option `EXPORT_NAME`. A server without such an export closes the connection.
 fn by_name(talk: &Talk<'_>, name: &str, headers: Headers, zeroes: bool) -> Result<Export> {
     talk.ask(option::EXPORT_NAME, name.as_bytes())?;
     let size = talk.u64().map_err(|error| match error.kind() {
@@ -309,7 +309,7 @@ fn not_found(name: &str) -> Error {
     Error::new(ErrorKind::NotFound, format!("the server has no export {name:?}"))
 }
 
-/// The text of an error: a reason, followed by the server's text if the server has sent one.
+/// Returns the text of an error: a reason, followed by the server's text if the server has sent one.
 fn with_text(why: &str, text: &[u8]) -> String {
     let text: String =
         String::from_utf8_lossy(text).chars().filter(|c| !c.is_control()).take(200).collect();
@@ -328,7 +328,7 @@ fn refused(kind: u32, name: &str, text: &[u8]) -> Error {
         option_reply::BLOCK_SIZE_REQUIRED => {
             (ErrorKind::Unsupported, "the server does not accept the block sizes of this client")
         }
-        option_reply::SHUTDOWN => (ErrorKind::Io(Errno::EIO), "the server shuts down"),
+        option_reply::SHUTDOWN => (ErrorKind::Io(Errno::EIO), "the server is shutting down"),
         kind if kind & option_reply::ERROR == 0 => {
             return broken(format!("a reply to an option has the unknown type {kind}"));
         }

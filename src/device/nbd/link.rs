@@ -1,13 +1,14 @@
-//! A link to an export: one connection, and the requests over this connection. A lost connection is replaced.
+//! A link to an export: a connection and the requests over this connection. A lost connection is replaced.
 //!
-//! **A lost connection.** If a connection is lost, the server may have failed too. A failed server may have lost data that were
-//! acknowledged but not durable. So the client stores a copy of all writes that no flush covers ([`Retained`](super::retained::Retained)).
-//! After a reconnection, the common link, which all queues share, sends these copies; then each link sends its unanswered requests again. A
-//! late reply over an older connection is ignored, because the copies may overwrite the data of the answered request.
+//! **A lost connection.** When a connection is lost, the server may have failed too. A failed server may have lost data that were
+//! acknowledged but not durable. Therefore, the client stores a copy of all writes that no flush covers
+//! ([`Retained`](super::retained::Retained)). After a reconnection, the common link, which all queues share, sends these copies; then each
+//! link sends its unanswered requests again. A late reply over an older connection is ignored, because the copies may overwrite the data of
+//! the answered request.
 //!
-//! **Several connections.** The server may restart before a link makes an additional connection. The client may not notice the restart. A
-//! flush over the new connection would then not cover data that were written over earlier connections. So the link first sends a request
-//! over the common link, whose connection existed before. If the server answers this request, the server has not restarted.
+//! **Several connections.** The server may have restarted, unnoticed by the client, before a link makes an additional connection. A flush
+//! over the new connection would then not cover data that were written over earlier connections. Therefore, the link first sends a request
+//! over the common link, whose connection is older. If the server answers this request, it has not restarted.
 //!
 //! **All flushes** are sent over the common link; [`flushes`](super::flushes) gives the reason.
 
@@ -31,11 +32,11 @@ use crate::device::uring::Attached;
 use crate::error::{Context, Errno, Error, Result};
 use crate::sync::Mutex;
 
-/// The time for which a thread waits before it checks the time-outs.
+/// The interval at which a waiting thread checks the time-outs.
 pub(super) const TICK: Timespec = Timespec { tv_sec: 0, tv_nsec: 500_000_000 };
 pub(super) const ETIMEDOUT: Errno = Errno(110);
 
-/// A connection, and the number of its generation. A lost connection begins a new generation.
+/// A connection and the number of its generation. A lost connection begins a new generation.
 pub(super) type Joined = (Connection<Arc<Socket>, Tag>, u64);
 
 /// The queue that made a request, and the time at which the request was added to the send queue.
@@ -44,8 +45,8 @@ pub(super) struct Tag {
     pub(super) owner: Option<(Attached, Arc<Mailbox>)>,
     /// The number of a flush; 0 for other requests.
     pub(super) flush: u64,
-    /// Whether the common link, which all queues share, sends this request for another link. In this case the mailbox belongs to a queue of
-    /// the other link.
+    /// Whether the common link, which all queues share, sends this request for another link. In this case, the mailbox belongs to a queue
+    /// of the other link.
     pub(super) away: bool,
     /// The time at which the request was added to the send queue of the link.
     pub(super) since: Instant,
@@ -62,36 +63,36 @@ impl Tag {
 /// A connection to an export, and the requests over this connection.
 pub(super) struct Link {
     pub(super) session: Arc<Session>,
-    /// The link that all queues of the export share, and that sends all flushes. `None` if this link is itself the common link.
+    /// The link that all queues of the export share, and that sends all flushes. `None` if this link itself is the common link.
     pub(super) common: Option<Arc<Self>>,
     pub(super) state: Mutex<State>,
 }
 
 pub(super) struct State {
-    /// `None` after the end of the session. All requests then fail.
+    /// The connection. `None` after the end of the session, when all requests fail.
     pub(super) connection: Option<Connection<Arc<Socket>, Tag>>,
     pub(super) generation: u64,
     /// Flushes that were answered with success but do not yet count as successful.
     pub(super) held: Vec<Held>,
-    /// The time of the last reply. If no reply has arrived, the time at which the link began to wait for a reply.
+    /// The time of the last reply or, if no reply has arrived, the time at which the link began to wait for a reply.
     pub(super) heard: Instant,
     /// The number of answered requests.
     pub(super) answered: u64,
-    /// The time of the last check of the ages of all requests.
+    /// The time at which the ages of all requests were last checked.
     pub(super) looked: Instant,
     /// The pause before the next attempt to connect. Each reply resets the pause to its minimum.
     pub(super) pause: Duration,
     /// The mailboxes of the queues that wait in event loops. A mailbox receives the completions of a queue.
     pub(super) watchers: Vec<Weak<Mailbox>>,
-    /// Whether the event loops are waiting until the socket accepts more bytes.
+    /// Whether the event loops are waiting for the socket to accept more bytes.
     pub(super) is_full: bool,
     /// The number of threads that wait until the session's flush frees copies of written data.
     pub(super) waiting: usize,
 }
 
 impl State {
-    /// Restarts the time-out when the link becomes busy. The time-out is not restarted while a queue or a thread already waits for a reply.
-    /// If it were restarted, each new request would postpone the time-out of earlier requests.
+    /// Restarts the time-out when the link becomes busy, unless a queue or a thread is already waiting for a reply. Otherwise, each new
+    /// request would postpone the time-out of earlier requests.
     pub(super) fn wake(&mut self) {
         let Some(connection) = &mut self.connection else { return };
         let is_idle = self.waiting == 0 && self.held.is_empty();
@@ -105,7 +106,7 @@ impl State {
         !self.watchers.is_empty()
     }
 
-    /// Changes the registration of the socket in event loops.
+    /// Changes the registration of the socket in all event loops.
     pub(super) fn each_watch(
         &self,
         change: impl Fn(&OwnedFd, &Socket, epoll::EventData, epoll::EventFlags),
@@ -120,7 +121,7 @@ impl State {
         }
     }
 
-    /// If requests are unsent, makes event loops wait until the socket accepts more bytes.
+    /// If there are unsent requests, makes event loops wait until the socket accepts more bytes.
     pub(super) fn follow(&mut self) {
         let is_full = self.connection.as_ref().is_some_and(Connection::has_unsent);
         if self.is_full != is_full {
@@ -131,8 +132,8 @@ impl State {
         }
     }
 
-    /// Checks whether a connection without requests is still open. Removes the socket of a closed connection from the event loops. A closed
-    /// socket would wake them again and again.
+    /// Checks whether a connection without requests is still open. Removes the socket of a closed connection from the event loops, because
+    /// a closed socket would wake them again and again.
     fn check_idle(&mut self) {
         let Some(connection) = &mut self.connection else { return };
         if connection.receive(false).is_err() {
@@ -191,7 +192,7 @@ impl Link {
         Self { session: Arc::clone(session), common, state: Mutex::new(state) }
     }
 
-    /// Makes an additional connection. Returns the connection with the number of its generation. Returns `None` if another connection was
+    /// Makes an additional connection. Returns the connection and the number of its generation. Returns `None` if another connection was
     /// lost during the call, because the generation has then changed.
     pub(super) fn join(&self, since: Instant, until: Instant) -> Result<Option<Joined>> {
         let generation = self.session.generation.load(Ordering::Acquire);
@@ -271,19 +272,19 @@ impl Link {
     fn advance(&self, mailbox: &Arc<Mailbox>) -> usize {
         let mut state = self.state.lock();
         state.wake();
-        // An edge-triggered event loop is woken only once for received bytes. So all available bytes are received here.
+        // An edge-triggered event loop is woken only once for received bytes, so this loop receives all available bytes.
         while self.step(&mut state, mailbox, false) && state.has_watchers() {}
         state.connection.as_ref().map_or(0, Connection::in_flight)
     }
 
-    /// Sends and receives. If no bytes can be received, waits a short time.
+    /// Sends and receives. If no bytes are available, waits briefly.
     pub(super) fn wait(&self, mailbox: &Arc<Mailbox>) {
         if self.common.is_some() && !mailbox.is_away() {
             self.step(&mut self.state.lock(), mailbox, true);
             return;
         }
-        // Other queues use the common link at the same time. Another queue may receive the completion of this queue's request. It puts the
-        // completion into this mailbox, and signals the mailbox.
+        // Other queues use the common link at the same time, and one of them may receive the completion of this queue's request. It then
+        // puts the completion into this mailbox and signals the mailbox.
         let common = self.common.as_ref().and_then(|common| common.awaited());
         wait_for(&[self.awaited(), common], Some(&mailbox.event));
         self.drive(mailbox);
@@ -332,7 +333,7 @@ impl Link {
             }
             Ok(false) => return self.bear_silence(state),
             Err(lost) => {
-                // Answers that arrived before the error are valid, so they are delivered first.
+                // Answers that arrived before the error are valid, so this code delivers them first.
                 self.deliver(state, own);
                 self.recover(state, Some(&lost));
             }
@@ -363,8 +364,8 @@ impl Link {
                 is_void
             };
             if is_void {
-                // The connection was lost in the meantime, so this answer is not valid. The next call of `step` detects this, and sends the
-                // request again over a new connection.
+                // The connection was lost in the meantime, so this answer is not valid. The next call of `step` detects the loss and sends
+                // the request again over a new connection.
                 connection.push(request, tag);
             } else if request.flush_after && result.is_ok() {
                 let flush = Request::without_data(Command::Flush);
@@ -388,7 +389,8 @@ impl Link {
     /// successful flush covers. Returns whether the session must send a flush.
     fn account(&self, shared: &mut Shared, request: &Request, result: Result<(), Errno>) -> bool {
         match (request.command, result) {
-            // A failed flush may have lost data of any queue, although the next flush could succeed. So the session ends for all queues.
+            // A failed flush may have lost data of any queue, although the next flush might succeed. Therefore, the session ends for all
+            // queues.
             (Command::Flush, Err(errno)) => shared.end(errno, "a flush failed"),
             // A server that refuses to write zeros has not tried to flush, so the session continues. After any other error of a durable
             // write, a flush may have failed.
@@ -414,8 +416,8 @@ impl Link {
         false
     }
 
-    /// A descriptor for an event loop. The descriptor is readable if replies or completions are available. It is also readable if the
-    /// time-outs must be checked.
+    /// Returns a descriptor for an event loop. The descriptor is readable if replies or completions are available, or if the time-outs must
+    /// be checked.
     pub(super) fn readiness(&self, mailbox: &Arc<Mailbox>) -> Result<OwnedFd, Errno> {
         let mut state = self.state.lock();
         let is_known = mailbox.watch.get().is_some();
@@ -439,8 +441,8 @@ impl Drop for Link {
     fn drop(&mut self) {
         let mut state = self.state.lock();
         let Some(connection) = &mut state.connection else { return };
-        // Only a flush for the copies of written data can still be unanswered here, and no queue waits for it. The disconnect command
-        // informs the server that no further request follows.
+        // Only a flush for the copies of written data can still be unanswered here, and no queue waits for it. The disconnect command tells
+        // the server that no further request follows.
         connection.push(Request::without_data(Command::Disconnect), Tag::of(None));
         let _ = connection.send();
     }
@@ -465,7 +467,7 @@ pub(super) fn complete(
     }
 }
 
-/// Waits until one of the sockets or the event is ready. If there is no socket, returns immediately.
+/// Waits until one of the sockets or the event is ready. Returns immediately if there is no socket.
 pub(super) fn wait_for(sockets: &[Option<(Arc<Socket>, bool)>], event: Option<&OwnedFd>) {
     let mut all = SmallVec::<[PollFd<'_>; 3]>::new();
     for (socket, unsent) in sockets.iter().flatten() {
@@ -475,7 +477,7 @@ pub(super) fn wait_for(sockets: &[Option<(Arc<Socket>, bool)>], event: Option<&O
     }
     if !all.is_empty() {
         all.extend(event.map(|event| PollFd::new(event, PollFlags::IN)));
-        // An error of `poll` is ignored, because the caller checks the state of the connections after every return.
+        // The code ignores an error of `poll`, because the caller checks the state of the connections after every return.
         let _ = poll(&mut all, Some(&TICK));
     }
 }

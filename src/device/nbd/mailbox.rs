@@ -22,18 +22,18 @@ pub(super) struct Mailbox {
     /// The eventfd that other threads signal.
     pub(super) event: OwnedFd,
     is_signalled: AtomicBool,
-    /// The number of this queue's requests that are sent over the connection that all queues share, not over the queue's own connection.
+    /// The number of this queue's requests that are in flight over the shared connection instead of the queue's own connection.
     pub(super) away: AtomicUsize,
     /// The descriptors of a queue in an event loop.
     pub(super) watch: OnceLock<Watch>,
 }
 
-/// The descriptors that an event loop waits for.
+/// The descriptors for an event loop.
 #[derive(Debug)]
 pub(super) struct Watch {
     /// The epoll instance that contains the socket, the eventfd and the timer.
     pub(super) epoll: OwnedFd,
-    /// A timer that wakes the event loop, so that the loop checks the time-outs. A server that does not answer causes no event.
+    /// A timer that wakes the event loop to check the time-outs, because a server that does not answer causes no event.
     timer: OwnedFd,
     ticks: AtomicBool,
 }
@@ -90,7 +90,7 @@ impl Mailbox {
 }
 
 impl Watch {
-    /// Turns the periodic wake-up of the event loop on or off. The wake-up is on while requests are in flight, so that the loop checks the
+    /// Turns the periodic wake-up of the event loop on or off. It is on while requests are in flight, so that the loop checks the
     /// time-outs.
     pub(super) fn tick(&self, ticks: bool) {
         let ticked = self.ticks.swap(ticks, Ordering::Relaxed);

@@ -5,8 +5,8 @@
 //! one connection.
 //!
 //! `connection` implements the protocol: it keeps many requests in flight, and checks each reply. `link` and `recovery` handle lost
-//! connections, and send requests again. Each connection belongs to a numbered generation, and a lost connection begins a new generation. A
-//! reply over a connection of an older generation is ignored. So repeated writes cannot overwrite newer acknowledged data. Several threads
+//! connections and send requests again. Each connection belongs to a numbered generation, and a lost connection begins a new generation. A
+//! reply over a connection of an older generation is ignored, so repeated writes cannot overwrite newer acknowledged data. Several threads
 //! can share a connection. A thread then also receives the replies to the other threads, and signals their eventfds. Before the first write
 //! over a new connection, the volume's [`Fence`] (the MMP block of ext4) checks whether the volume still owns the device.
 
@@ -51,7 +51,7 @@ use crate::error::{Errno, Error, ErrorKind, Result};
 use crate::sync::Mutex;
 use crate::units::DevOffset;
 
-/// The largest request in bytes. A larger request would delay the requests after it.
+/// The largest request in bytes. A larger request would delay the requests that follow it.
 const MAX_REQUEST: u32 = 1 << 20;
 /// The smallest unit of requests. No file system has a smaller unit.
 const SECTOR: u32 = 512;
@@ -61,7 +61,7 @@ pub struct Nbd {
     session: Arc<Session>,
     /// The connection for all calls of [`Device`]. If the server permits only one connection, all queues use this connection too.
     link: Arc<Link>,
-    /// Clients of `link` that no call uses at the moment.
+    /// Clients of `link` that no call is using at the moment.
     idle: Mutex<Vec<Client>>,
     known: Mutex<Known>,
     window: Window,
@@ -85,7 +85,7 @@ impl Default for Known {
     }
 }
 
-/// The first range of data at or after a position. `extents` contains the status of the blocks.
+/// Returns the first range of data at or after a position. `extents` contains the status of the blocks.
 fn data_of(extents: &[Extent], at: DevOffset) -> Range<DevOffset> {
     let rest = extents.iter().skip_while(|extent| extent.range.end <= at.0);
     let mut data = rest.skip_while(|extent| extent.is_zeros);
@@ -128,12 +128,12 @@ impl Export {
             max_transfer: self.max_request() as u32,
             fua: self.has(ExportFlags::SEND_FUA),
             through_flushes: match self.has(ExportFlags::SEND_FLUSH) {
-                // The server may flush for a write-through request, and may not report a failure of this flush.
+                // A write-through request may cause the server to flush, and the server may not report a failure of this flush.
                 true => ThroughFlushes::Always,
                 false => ThroughFlushes::Never,
             },
             volatile_cache: self.has(ExportFlags::SEND_FLUSH),
-            // The kernel copies the data of a write before sending. So the program may change the memory during the write.
+            // The kernel copies the data of a write before it sends them, so the program may change the memory during the write.
             stable_writes: false,
             nowait: true,
             poll: false,
@@ -178,7 +178,7 @@ impl Nbd {
         })
     }
 
-    /// Restricts the device to the part of `size` bytes at the byte `base`.
+    /// Restricts the device to the part of `size` bytes that begins at byte `base`.
     ///
     /// # Errors
     /// `InvalidInput` for a part that is not within the export, or that begins within a block of the server.
@@ -225,7 +225,7 @@ impl Nbd {
         client.map_err(|errno| Error::io(errno, "create a queue").at(&self.session.address))
     }
 
-    /// Runs `call` over the connection that all queues share (the common link), with a client that no other call uses. `what` names the
+    /// Runs `call` over the connection that all queues share (the common link), with a client that no other call is using. `what` names the
     /// operation in an error.
     fn call<T>(
         &self,
@@ -304,8 +304,8 @@ impl Device for Nbd {
                 Err(_) => Ok(None),
             }
         };
-        // If the device is open for writing, the server is asked for the status of only one extent. The device's own writes would soon make
-        // a longer answer outdated.
+        // If the device is open for writing, the server is asked for only one extent, because the device's own writes would soon make a
+        // longer answer outdated.
         if self.is_writable {
             let first = ask(u64::MAX, true)?;
             return Ok(first.map_or(at..end, |extents| data_of(&extents, at)));
@@ -320,11 +320,11 @@ impl Device for Nbd {
             }
             known.range
         };
-        // The lock is not held during the request for block status. So other threads can meanwhile look for their ranges in the stored
-        // answer.
+        // The lock is not held during the request for block status, so other threads can meanwhile search the stored answer for their
+        // ranges.
         let Some(extents) = ask(range, false)? else { return Ok(at..end) };
         let data = data_of(&extents, at);
-        // The length of the next request is adapted, so that the answer has about as many extents as can be stored.
+        // The length of the next request is adjusted so that the answer has about as many extents as can be stored.
         let covered = extents.last().map_or(0, |extent| extent.range.end - at.0);
         let range = if extents.len() >= MAX_EXTENTS {
             covered
@@ -347,8 +347,8 @@ impl Device for Nbd {
     fn queue_within(&self, options: &QueueOptions, _: InRange) -> Result<AnyQueue> {
         let own = self.session.export.has(ExportFlags::CAN_MULTI_CONN);
         let own = own.then(|| Link::new(&self.link)).and_then(Result::ok).map(Arc::new);
-        // The queue tries to make a connection of its own. This can fail: the server may limit its clients or may be briefly unreachable.
-        // The queue then uses the connection that all queues share (the common link).
+        // The queue tries to make a connection of its own. This can fail if the server limits its clients or is briefly unreachable. The
+        // queue then uses the connection that all queues share (the common link).
         let link = own.unwrap_or_else(|| Arc::clone(&self.link));
         Ok(AnyQueue::other(self.client(&link, options.slots())?))
     }

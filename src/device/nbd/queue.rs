@@ -16,7 +16,7 @@ use crate::error::Errno;
 use crate::units::DevOffset;
 
 /// The largest number of bytes in one request to write zeros. `FAST_ZEROS` applies if the server can write zeros faster than data.
-/// `SLOW_ZEROS` applies to any other server, and is small enough that the server can write the zeros within the time-out.
+/// `SLOW_ZEROS` applies to all other servers, and is small enough for the server to write the zeros within the time-out.
 const FAST_ZEROS: u64 = 1 << 30;
 const SLOW_ZEROS: u64 = 8 << 20;
 
@@ -39,8 +39,8 @@ pub(super) struct Window {
     pub(super) whole: u64,
 }
 
-/// A client of a link (a connection to the server). The client sends requests over the link, and gets their completions. A link may have
-/// several clients.
+/// A client of a link (a connection to the server). The client sends requests over the link, and receives their completions. A link may
+/// have several clients.
 pub(super) struct Client {
     link: Arc<Link>,
     /// The mailbox for the completions of queued requests.
@@ -102,9 +102,9 @@ impl Client {
             BioOp::Read => Command::Read,
             BioOp::Write => Command::Write,
         };
-        // A request must consist of whole units (the server's unit of requests), and must be in the part of the export that this device
-        // uses. Two exceptions apply to reads. If this part ends within a unit, a read may include the whole unit. If the export ends
-        // within a unit, a read may end at the end of the export.
+        // A request must consist of whole units of the server, and must be within the part of the export that this device uses. There are
+        // two exceptions for reads: if this part ends within a unit, a read may include the whole unit, and if the export ends within a
+        // unit, a read may end at the end of the export.
         let end = match command {
             Command::Write => end.filter(|end| *end <= self.window.size),
             _ => end,
@@ -129,7 +129,7 @@ impl Client {
         })
     }
 
-    /// Carries out a request, and waits for the completion of the request.
+    /// Carries out a request, and waits for its completion.
     fn call(&mut self, request: Request) -> (Memory, Result<(), Errno>) {
         let attached = Attached::of_call();
         self.link.submit(request, attached, &self.at_once);
@@ -248,7 +248,7 @@ impl Client {
         let mut extents = Vec::new();
         let mut start = from;
         for [count, bits] in answer.as_chunks::<8>().0.as_chunks::<2>().0 {
-            // The first extent may begin before the position, and the last extent may end after the requested range.
+            // The first extent may begin before the position, and the last extent may end past the requested range.
             let next = start.saturating_add(word(count));
             let range = start.max(at.0)..next.min(at.0 + len);
             if !range.is_empty() {
@@ -279,8 +279,8 @@ impl Client {
         Ok(())
     }
 
-    /// Zeroes a range. The zeros are durable when this function returns. After a restart of the server, the session sends writes again that
-    /// were not durable. But the session stores no copy of zeros, so it could not send them again.
+    /// Zeroes a range. The zeros are durable when this function returns. After a restart of the server, the session repeats writes that
+    /// were not durable, but it stores no copy of zeros and so could not repeat them.
     pub(super) fn write_zeroes(&mut self, at: DevOffset, len: u64) -> Result<(), Errno> {
         if !self.is_writable {
             return Err(Errno::EBADF);
@@ -306,7 +306,7 @@ impl Client {
             match self.call(Request { at, flags, len: count as u32, ..nothing }).1 {
                 Ok(()) => from += count,
                 Err(Errno::EOPNOTSUPP | Errno::EINVAL | Errno::EOVERFLOW) if fast != 0 => fast = 0,
-                // The server refuses to write zeros. The caller gets EOPNOTSUPP, and then writes the zeros itself.
+                // The server refuses to write zeros. The caller receives EOPNOTSUPP, and then writes the zeros itself.
                 Err(Errno::EINVAL | Errno::EOVERFLOW) => return Err(Errno::EOPNOTSUPP),
                 Err(errno) => return Err(errno),
             }
@@ -329,7 +329,7 @@ impl DeviceQueue for Client {
         if len == 0 {
             return Ok(0);
         }
-        // If a read ends within a block of the server, the whole block is read.
+        // If a read ends within a block of the server, the code reads the whole block.
         let is_cut = len < buf.len();
         let whole = if is_cut { len.next_multiple_of(self.unit as usize) } else { len };
         let read = self.transfer(BioOp::Read, whole, at, flags, |_| ())?;
@@ -441,8 +441,8 @@ impl Drop for Client {
 }
 
 impl Attached {
-    /// The empty bio that the link returns as the completion of a synchronous call. The call uses only the memory and the result of the
-    /// completion.
+    /// Returns the empty bio that the link returns as the completion of a synchronous call. The call uses only the memory and the result of
+    /// the completion.
     pub(super) fn of_call() -> Self {
         let end = BioEnd::Part { request: 0, part: 0 };
         let (memory, at) = (Memory::Vectored(Vec::new()), DevOffset(0));

@@ -1,4 +1,4 @@
-//! Reconnects a link (a connection to the server) after its connection was lost, and handles a server that does not answer.
+//! Reconnects a link after the loss of its connection, and handles a server that does not answer.
 
 use std::fmt;
 use std::sync::Arc;
@@ -16,33 +16,32 @@ use super::wire::{Command, ExportFlags, FUA};
 use crate::bio::{Buffer, Memory};
 use crate::error::{Errno, Error};
 
-/// After a reconnection, written data that were not durable are sent again. These are the length of each of these writes, and the largest
-/// number of these writes in flight.
+/// The length and the largest number in flight of the writes with which a reconnected link repeats written data that were not durable.
 const AGAIN: usize = 256 << 10;
 const AGAIN_AT_ONCE: usize = 16;
 /// The shortest and the longest pause between two attempts to connect.
 const PAUSES: [Duration; 2] = [Duration::from_millis(5), Duration::from_secs(1)];
 /// The server has passed over a request if it has answered this number of later requests, but not this request. If more than 64 requests
-/// are in flight, the number is 16 times the number of requests in flight instead.
+/// are in flight, the limit is 16 times the number of requests in flight instead.
 const PASSED_OVER: u64 = 1024;
-/// The largest age of an unanswered request, in units of the time-out. An older request ends the session, even if the server has answered
-/// only few later requests.
+/// The largest age of an unanswered request, in multiples of the time-out. An older request ends the session, even if the server has
+/// answered only a few later requests.
 const SLOWEST: u32 = 10;
 /// The interval between checks of the ages of all requests.
 const LOOK: Duration = Duration::from_secs(1);
 
 impl Link {
     /// Handles a server that does not answer. The link reconnects after half of the time-out, because another connection may get an answer.
-    /// But a slow server could still carry out an unanswered write over the old connection. This write could overwrite newer acknowledged
-    /// data. So the link keeps a connection with unanswered writes, and ends the session after the full time-out. The link also keeps a
-    /// connection with an unanswered flush. A flush may take long, and would start from its beginning over another connection. Returns
-    /// whether the caller must check again immediately.
+    /// But a slow server could still carry out an unanswered write over the old connection, and this write could overwrite newer
+    /// acknowledged data. Therefore, the link keeps a connection with unanswered writes, and ends the session after the full time-out. The
+    /// link also keeps a connection with an unanswered flush, because a flush may take long and would start again from the beginning over
+    /// another connection. Returns whether the caller must check again immediately.
     pub(super) fn bear_silence(&self, state: &mut State) -> bool {
         let timeout = self.session.address.timeout;
         let (silence, why) = (state.heard.elapsed(), "the server does not answer");
         let own = state.connection.as_ref().is_some_and(Connection::has_changes);
-        // When the common link reconnects, it also closes the connections of all other links of the session. So the unanswered changes of
-        // all links count here.
+        // When the common link reconnects, it also closes the connections of all other links of the session. Therefore, the unanswered
+        // changes of all links count here.
         let others = self.common.is_none() && self.session.changes.load(Ordering::Acquire) > 0;
         let changes = own || others;
         if silence < if changes { timeout } else { timeout / 2 } {
@@ -58,9 +57,9 @@ impl Link {
         true
     }
 
-    /// Ends the session if the server passes over a request. A request is passed over if it is older than the time-out, and many later
-    /// requests were answered. A request that is older than [`SLOWEST`] time-outs is always passed over. A slow connection alone does not
-    /// end the session, because the server then answers only few later requests.
+    /// Ends the session if the server passes over a request. A request is passed over if it is older than the time-out and many later
+    /// requests were answered. A request that is older than [`SLOWEST`] time-outs always counts as passed over. A slow connection alone
+    /// does not end the session, because the server then answers only a few later requests.
     pub(super) fn look(&self, state: &mut State) {
         if state.heard.duration_since(state.looked) < LOOK {
             return;
@@ -86,12 +85,12 @@ impl Link {
         self.reconnect(state);
     }
 
-    /// Reconnects, and then sends again the written data that no flush has covered, and the unanswered requests. The session ends if this
-    /// takes longer than the time-out.
+    /// Reconnects, and then repeats the written data that no flush has covered, and the unanswered requests. The session ends if this takes
+    /// longer than the time-out.
     #[cold]
     fn reconnect(&self, state: &mut State) {
         let Some(connection) = state.connection.take() else { return };
-        // The shutdown stops the pump of a TLS connection: the pump sends no more bytes.
+        // The shutdown stops the pump of a TLS connection, which then sends no more bytes.
         connection.stream().shutdown();
         let mut unanswered = connection.into_unanswered();
         unanswered.extend(self.take_held(state));
@@ -102,8 +101,8 @@ impl Link {
             if let Some(errno) = self.session.shared.lock().ended {
                 break Err(errno);
             }
-            // A request may contain an error that makes the server close every connection. This check of the time-out ensures that such a
-            // request is not sent again and again.
+            // A malformed request could make the server close every connection. This check of the time-out prevents endless attempts to
+            // send such a request.
             if Instant::now() >= deadline {
                 break Err(ETIMEDOUT);
             }
@@ -149,7 +148,7 @@ impl Link {
         if generation == shared.generation {
             shared.generation += 1;
             self.session.generation.store(shared.generation, Ordering::Release);
-            // During an orderly shutdown, the server waits until all clients have disconnected. This includes the clients of idle threads.
+            // During an orderly shutdown, the server waits until all clients have disconnected, including the clients of idle threads.
             for socket in shared.sockets.drain(..).filter_map(|socket| socket.upgrade()) {
                 socket.shutdown();
             }
@@ -159,8 +158,8 @@ impl Link {
         }
     }
 
-    /// The errno of a failed attempt to connect, and whether more attempts are useless. If the server itself reports an error, more
-    /// attempts are useful, because a server that is still starting may report any error.
+    /// Returns the errno of a failed attempt to connect, and whether more attempts are useless. If the server itself reports an error, more
+    /// attempts are worthwhile, because a server that is still starting may report any error.
     fn failed(&self, error: &Error) -> (Errno, bool) {
         let mut shared = self.session.shared.lock();
         if shared.ended.is_none() {
@@ -169,7 +168,7 @@ impl Link {
         (shared.ended.unwrap_or_else(|| error.errno()), shared.ended.is_some())
     }
 
-    /// Makes one attempt to connect the common link, and to send again the written data that no flush has covered. The error states whether
+    /// Makes one attempt to connect the common link, and to repeat the written data that no flush has covered. The error states whether
     /// more attempts are useless.
     fn restore(&self, until: Instant, deadline: Instant) -> Result<Joined, (Errno, bool)> {
         let connected = self.session.connect(until);
@@ -187,7 +186,7 @@ impl Link {
 }
 
 impl Link {
-    /// Checks that this node (computer) still owns the device, before anything is written. Another node may have started to use the device
+    /// Checks that this node (computer) still owns the device before anything is written. Another node may have started to use the device
     /// while the connection was lost.
     fn confirm(
         &self,
@@ -241,7 +240,7 @@ fn answer(
     }
 }
 
-/// Sends the written data that no flush has covered to a server that may have lost these data.
+/// Sends the written data that no flush has covered to a server that may have lost them.
 fn restore(
     connection: &mut Connection<Arc<Socket>, Tag>,
     retained: &Retained,

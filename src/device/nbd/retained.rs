@@ -17,13 +17,12 @@ pub(super) struct Retained {
 #[derive(Debug)]
 struct Piece {
     data: Vec<u8>,
-    /// The number of flushes that had been sent when the write was answered. A flush covers the write only if the number of the flush is
-    /// larger.
+    /// The number of flushes that had been sent when the write was answered. A flush covers the write only if the flush's number is larger.
     after: u64,
 }
 
 impl Retained {
-    /// The number of bytes of stored data.
+    /// Returns the number of bytes of stored data.
     pub(super) fn bytes(&self) -> usize {
         self.bytes
     }
@@ -36,11 +35,11 @@ impl Retained {
         self.insert(at, data, self.flushes);
     }
 
-    /// Removes the data of a range. Durable data have replaced them, or the range was discarded.
+    /// Removes the data of a range, because durable data have replaced them or the range was discarded.
     pub(super) fn forget(&mut self, at: u64, len: u64) {
         let end = at.saturating_add(len);
-        // A stored piece of data that begins before the end of the range may overlap the range. The loop examines these pieces from the
-        // last to the first.
+        // A stored piece that begins before the end of the range may overlap the range. The loop examines these pieces from the last to the
+        // first.
         while let Some((&start, piece)) = self.pieces.range(..end).next_back() {
             let stop = start + piece.data.len() as u64;
             if stop <= at {
@@ -54,7 +53,7 @@ impl Retained {
             }
             if start < at {
                 data.truncate((at - start) as usize);
-                // The vector's capacity is reduced to its length, because `bytes` counts only the length.
+                // This call reduces the vector's capacity to its length, because `bytes` counts only the length.
                 data.shrink_to_fit();
                 self.insert(start, data, after);
             }
@@ -100,8 +99,8 @@ mod tests {
     use super::*;
     use crate::bio::Buffer;
 
-    /// The store contains the newest data of each range, except data that a flush covers. The test compares the store with a model, which
-    /// contains a byte and the number of a flush for each position.
+    /// The store contains the newest data of each range, except data that a flush covers. The test compares the store with a model that
+    /// contains a byte and a flush number for each position.
     #[test]
     fn the_newest_data_of_each_range_are_kept() {
         let mut seed = 0x2545_F491_4F6C_DD1D_u64;

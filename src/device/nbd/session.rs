@@ -31,7 +31,7 @@ pub(super) struct Session {
     pub(super) fence: Mutex<Option<Fenced>>,
 }
 
-/// A [fence](Fence), and the position and the length of its block on the export. The fence checks that no other computer uses the device.
+/// A [fence](Fence), with the position and the length of its block on the export. The fence checks that no other computer uses the device.
 #[derive(Clone, Debug)]
 pub(super) struct Fenced {
     pub(super) at: u64,
@@ -45,18 +45,18 @@ pub(super) struct Shared {
     /// are ignored.
     pub(super) generation: u64,
     pub(super) retained: Retained,
-    /// The sockets of the present generation of connections, that is, since the last loss of connections.
+    /// The sockets of the current generation of connections, that is, since the last loss of connections.
     pub(super) sockets: Vec<Weak<Socket>>,
     /// Whether a flush of the session is in flight.
     pub(super) flushing: bool,
-    /// The error that ended the session. After this error no request is retried.
+    /// The error that ended the session. After this error, no request is retried.
     pub(super) ended: Option<Errno>,
-    /// The reason for the last lost connection or failed attempt to connect. It is shown to the user.
+    /// The reason for the last lost connection or failed attempt to connect, for the user.
     pub(super) why: Option<String>,
 }
 
 impl Shared {
-    /// Adds the socket of a new connection to the present generation of connections.
+    /// Adds the socket of a new connection to the current generation of connections.
     pub(super) fn add(&mut self, socket: &Arc<Socket>) {
         self.sockets.retain(|socket| socket.strong_count() > 0);
         self.sockets.push(Arc::downgrade(socket));
@@ -127,7 +127,7 @@ impl Session {
         Ok(export)
     }
 
-    /// The reason why the session ended.
+    /// Returns the reason why the session ended.
     pub(super) fn end(&self) -> Option<String> {
         let shared = self.shared.lock();
         shared.ended.and_then(|_| shared.why.clone())
@@ -150,7 +150,7 @@ fn connect(address: &Address, until: Instant) -> Result<(Socket, Export)> {
         };
         match error.raw_os_error() {
             Some(_) => Error::io(errno, place),
-            // If the name look-up has failed, the error already has a text for the user.
+            // If the name look-up has failed, the error already contains a text for the user.
             None => Error::new(ErrorKind::Io(errno), format!("{place}: {error}")),
         }
     })?;

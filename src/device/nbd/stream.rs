@@ -19,9 +19,9 @@ use super::Server;
 
 /// The longest wait of one call. After the wait, the caller checks the time-out.
 const TICK: Duration = Duration::from_millis(500);
-/// The size of a socket's buffer for unsent data. A larger buffer means fewer calls for a large request.
+/// The size of a socket's send buffer. A larger buffer means fewer calls for a large request.
 const SEND_BUFFER: usize = 1 << 20;
-/// For this time, the last messages of a dropped TLS connection may still be sent.
+/// The time for which a dropped TLS connection may still send its last messages.
 pub(super) const LINGER: Duration = Duration::from_millis(500);
 
 /// A connected stream of bytes.
@@ -29,24 +29,24 @@ pub(super) trait Stream {
     /// Sends without waiting. Returns the number of bytes that the socket accepted.
     fn send(&self, bufs: &[IoSlice<'_>]) -> io::Result<usize>;
 
-    /// Receives bytes. The result 0 means the end of the stream. If `wait` is set, the call waits a short time for the first byte.
+    /// Receives bytes. The result 0 means the end of the stream. If `wait` is set, the call waits briefly for the first byte.
     ///
     /// # Errors
     /// `WouldBlock` if there are no bytes.
     fn receive(&self, bufs: &mut [IoSliceMut<'_>], wait: bool) -> io::Result<usize>;
 }
 
-/// A socket that is connected to a server. With TLS, one end of a socket pair, whose other end belongs to a [pump](super::tls).
+/// A socket that is connected to a server. With TLS, it is one end of a socket pair whose other end belongs to a [pump](super::tls).
 #[derive(Debug)]
 pub(super) struct Socket {
     fd: OwnedFd,
     pump: Option<Arc<Ending>>,
 }
 
-/// The state that the pump and the user of a TLS connection share. It records that the connection has ended, and why.
+/// The state that the pump and the user of a TLS connection share. It records whether and why the connection has ended.
 #[derive(Debug, Default)]
 pub(super) struct Ending {
-    /// Whether the user has given up the connection. If so, the pump sends no more bytes.
+    /// Whether the user has abandoned the connection. If so, the pump sends no more bytes.
     pub(super) is_given_up: AtomicBool,
     /// The pump's error. It is not set if the server ended the connection with TLS's closing message.
     pub(super) cause: OnceLock<(io::ErrorKind, String)>,
@@ -66,12 +66,12 @@ impl Socket {
     pub(super) fn of(fd: OwnedFd, pump: Option<Arc<Ending>>) -> io::Result<Self> {
         set_socket_timeout(&fd, Timeout::Recv, Some(TICK))?;
         set_socket_timeout(&fd, Timeout::Send, Some(TICK))?;
-        // The error is ignored, because the size of the buffer is only a hint, and the system may limit it.
+        // The code ignores the error, because the buffer size is only a hint, and the system may limit it.
         let _ = set_socket_send_buffer_size(&fd, SEND_BUFFER);
         Ok(Self { fd, pump })
     }
 
-    /// Sends all bytes. Waits at most until the time `until`.
+    /// Sends all bytes. Waits at most until `until`.
     pub(super) fn send_all(&self, mut bytes: &[u8], until: Instant) -> io::Result<()> {
         while !bytes.is_empty() {
             in_time(until)?;
@@ -89,7 +89,7 @@ impl Socket {
         Ok(())
     }
 
-    /// Ends the connection for all its users.
+    /// Ends the connection for all of its users.
     pub(super) fn shutdown(&self) {
         if let Some(pump) = &self.pump {
             pump.is_given_up.store(true, Ordering::Release);
@@ -97,8 +97,8 @@ impl Socket {
         let _ = shutdown(&self.fd, Shutdown::Both);
     }
 
-    /// Returns the result of a call on the socket. Returns the pump's error instead if the call has failed, or if `receives` is set and the
-    /// stream has ended.
+    /// Returns the result of a call on the socket. If the call has failed, or if `receives` is set and the stream has ended, returns the
+    /// pump's error instead.
     fn explained(&self, result: io::Result<usize>, receives: bool) -> io::Result<usize> {
         let has_ended = match &result {
             Ok(count) => receives && *count == 0,
@@ -110,10 +110,10 @@ impl Socket {
         }
     }
 
-    /// Fills the buffer. Waits at most until the time `until`.
+    /// Fills the buffer. Waits at most until `until`.
     pub(super) fn receive_all(&self, mut bytes: &mut [u8], until: Instant) -> io::Result<()> {
         while !bytes.is_empty() {
-            // A server may send single bytes at long intervals, so the time is checked before each call.
+            // A server may send single bytes at long intervals, so each iteration checks the time.
             in_time(until)?;
             match self.receive(&mut [IoSliceMut::new(bytes)], true) {
                 Ok(0) => return Err(io::ErrorKind::UnexpectedEof.into()),
@@ -131,7 +131,7 @@ impl Drop for Socket {
         if pump.is_given_up.load(Ordering::Relaxed) {
             return;
         }
-        // If the program ends, the pump ends too. So the drop waits a short time until the pump has sent the remaining bytes.
+        // When the program ends, the pump ends too. Therefore, the drop waits briefly until the pump has sent the remaining bytes.
         let _ = shutdown(&self.fd, Shutdown::Write);
         let time = Timespec { tv_sec: 0, tv_nsec: LINGER.subsec_nanos().into() };
         let _ = poll(&mut [PollFd::new(&self.fd, PollFlags::empty())], Some(&time));
@@ -172,7 +172,7 @@ fn in_time(until: Instant) -> io::Result<()> {
     if Instant::now() < until { Ok(()) } else { Err(io::ErrorKind::TimedOut.into()) }
 }
 
-/// Returns `Some` if the call that failed with this error must be repeated.
+/// Returns `Some` if the caller must repeat the call that failed with this error.
 fn go_on(error: io::ErrorKind) -> Option<()> {
     matches!(error, io::ErrorKind::Interrupted | io::ErrorKind::WouldBlock).then_some(())
 }
@@ -183,7 +183,7 @@ fn tcp(host: &str, port: u16, until: Instant) -> io::Result<OwnedFd> {
         let left = until.saturating_duration_since(Instant::now()).max(TICK);
         match TcpStream::connect_timeout(&address, left) {
             Ok(stream) => {
-                // With TCP_NODELAY the kernel sends a request immediately, and does not wait until further requests fill the packet.
+                // With TCP_NODELAY, the kernel sends a request immediately instead of waiting until further requests fill the packet.
                 stream.set_nodelay(true)?;
                 return Ok(stream.into());
             }

@@ -28,7 +28,7 @@ pub(super) mod option_reply {
     pub(crate) const ACK: u32 = 1;
     pub(crate) const INFO: u32 = 3;
     pub(crate) const META_CONTEXT: u32 = 4;
-    /// The bit that is set in the types of all error replies.
+    /// The bit that marks a reply type as an error.
     pub(crate) const ERROR: u32 = 1 << 31;
     pub(crate) const UNSUPPORTED: u32 = ERROR + 1;
     pub(crate) const POLICY: u32 = ERROR + 2;
@@ -49,7 +49,7 @@ pub(super) const ALLOCATION: &str = "base:allocation";
 pub(super) const READS_AS_ZEROS: u64 = 1 << 1;
 
 bitflags::bitflags! {
-    /// The abilities of an export.
+    /// The capabilities of an export.
     #[derive(Clone, Copy, Debug, PartialEq, Eq)]
     pub(super) struct ExportFlags: u16 {
         const HAS_FLAGS = 1 << 0;
@@ -60,7 +60,7 @@ bitflags::bitflags! {
         const SEND_WRITE_ZEROES = 1 << 6;
         const CAN_MULTI_CONN = 1 << 8;
         const SEND_FAST_ZERO = 1 << 11;
-        /// The abilities that an export must still have after a reconnection, because requests may use them.
+        /// The capabilities that an export must still have after a reconnection, because requests may use them.
         const ABILITIES = Self::SEND_FLUSH.bits() | Self::SEND_FUA.bits() | Self::SEND_TRIM.bits()
             | Self::SEND_WRITE_ZEROES.bits() | Self::SEND_FAST_ZERO.bits() | Self::CAN_MULTI_CONN.bits();
         const _ = !0;
@@ -94,14 +94,13 @@ impl Command {
 
 /// The flag of a durable write. The server answers after the data are durable.
 pub(super) const FUA: u16 = 1;
-/// The flag of a request to write zeros fast. If the zeros would not be faster than a write, the server refuses the request with
-/// EOPNOTSUPP.
+/// The flag of a request that zeros must be written fast. If writing the zeros would not be faster than writing data, the server refuses
+/// the request with EOPNOTSUPP.
 pub(super) const FAST_ZERO: u16 = 1 << 4;
 
-/// With this flag, the server reports only one extent in the answer to a request for block status.
+/// The flag that limits the answer to a request for block status to one extent.
 pub(super) const REQ_ONE: u16 = 1 << 3;
-/// The number of bytes that the client stores for each extent of block status: the extent's length and the bits of the context, both
-/// big-endian.
+/// The number of bytes that the client stores for each extent of block status: the extent's length and the context bits, both big-endian.
 pub(super) const STATUS: usize = 16;
 
 /// The form of requests and replies that the client and the server have agreed on.
@@ -132,7 +131,7 @@ impl Headers {
             Self::Simple | Self::Structured => (0x2560_9513_u32, 28),
             Self::Extended => (0x21E4_1C71, 32),
         };
-        // If headers are extended, a flag marks each request that carries data.
+        // With extended headers, a flag marks each request that carries data.
         let has_data = self == Self::Extended && command == Command::Write;
         let flags = if has_data { flags | 1 << 5 } else { flags };
         let mut bytes = [0; REQUEST_MAX];
@@ -170,7 +169,7 @@ pub(super) enum ReplyKind {
     None,
     /// A position, and data.
     Data,
-    /// A position, and a length of zeros.
+    /// A position, and the length of a range of zeros.
     Hole,
     /// The number of a context, and extents. Each extent consists of a length and flags, with 32 bits each.
     Status,
@@ -180,14 +179,14 @@ pub(super) enum ReplyKind {
     Error,
 }
 
-/// Chunk types from this number on are errors.
+/// Chunk types starting at this number are errors.
 const CHUNK_ERROR: u16 = 1 << 15;
 
 impl Reply {
     /// Parses the header at the beginning of `bytes`. Returns the header and its length; `None` if the header is incomplete.
     ///
     /// # Errors
-    /// The protocol's rule that the header violates.
+    /// The protocol rule that the header violates.
     pub(super) fn parse(
         headers: Headers,
         bytes: &[u8],
@@ -227,7 +226,7 @@ impl Reply {
     }
 }
 
-/// The errno that means that the server shuts down.
+/// The errno that announces the server's shutdown.
 pub(super) const ESHUTDOWN: Errno = Errno(108);
 
 /// Converts an error number of the protocol to an errno. The protocol uses Linux's numbers.

@@ -85,8 +85,8 @@ impl Placed {
         self.begin.saturating_add(self.len)
     }
 
-    /// The first byte of the segment that does not exist on the devices below. In a segment with stripes, the first byte of its row. `None`
-    /// if all bytes exist.
+    /// Returns the first byte of the segment that does not exist on the devices below; in a striped segment, the first byte of its row.
+    /// Returns `None` if all bytes exist.
     fn first_missing(&self, below: &[Arc<dyn Device>]) -> Option<u64> {
         let one = [self.first];
         let (stripe, places) = match &self.stripes {
@@ -117,7 +117,7 @@ impl Placed {
     }
 }
 
-/// Ranges of devices that are read as one device. The implementation knows several ways to read the same data.
+/// Ranges of devices that are read as one device. The implementation has several ways to read the same data.
 pub(crate) trait Ranges: fmt::Debug + Send + Sync {
     /// Fills `buf` from a position.
     ///
@@ -126,8 +126,7 @@ pub(crate) trait Ranges: fmt::Debug + Send + Sync {
     fn read(&self, buf: &mut [u8], at: DevOffset) -> Result<()>;
 }
 
-/// The position of a byte on a device below, and the number of bytes that are contiguous from there on. This number is 0 at the end of a
-/// segment.
+/// The position of a byte on a device below, and the number of contiguous bytes from there on. This number is 0 at the end of a segment.
 pub(in crate::device) struct Found {
     pub(in crate::device) device: Number,
     pub(in crate::device) at: DevOffset,
@@ -193,7 +192,7 @@ impl Map {
         own.find_map(|segment| segment.first_missing(below))
     }
 
-    /// Finds a range of `len` bytes. `None` if the range is not contiguous on one device below.
+    /// Finds a range of `len` bytes. Returns `None` if the range is not contiguous on one device below.
     #[inline(always)]
     pub(in crate::device) fn place(
         &self,
@@ -220,7 +219,7 @@ impl Map {
         (len as u64 <= found.rest).then_some((found.device, found.at))
     }
 
-    /// Finds a byte. `None` if no segment contains it.
+    /// Finds a byte. Returns `None` if no segment contains it.
     pub(super) fn locate(&self, at: u64) -> Option<Found> {
         self.segment(self.unit(at)?, at)?.locate(at)
     }
@@ -259,7 +258,7 @@ impl Map {
         Ok(())
     }
 
-    /// Reads the ranges below one after the other, with `read_one`. If one of these reads is short, the result is short too.
+    /// Reads the ranges below one after another, with `read_one`. If one of these reads is short, the result is short too.
     #[cold]
     #[inline(never)]
     pub(in crate::device) fn read(
@@ -308,7 +307,7 @@ impl Map {
         Ok(done)
     }
 
-    /// Writes the ranges below one after the other, with `write_one`. If one of these writes is short, the result is short too.
+    /// Writes the ranges below one after another, with `write_one`. If one of these writes is short, the result is short too.
     #[cold]
     #[inline(never)]
     pub(in crate::device) fn write(

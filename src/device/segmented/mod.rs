@@ -34,12 +34,12 @@ pub struct Segment {
     /// last range is on the first range again. If there is only one range, this field is ignored.
     pub stripe: u64,
     /// The first byte of each range. With several devices below, positions are counted from the first byte of the first device, as if the
-    /// devices followed each other.
+    /// devices were concatenated.
     pub starts: SmallVec<[u64; 1]>,
 }
 
 impl Segment {
-    /// A segment in one range.
+    /// Creates a segment with one range.
     #[must_use]
     pub fn linear(start: u64, len: u64) -> Self {
         Self { len, stripe: len, starts: SmallVec::from_buf([start]) }
@@ -60,7 +60,7 @@ impl Segment {
         self.stripe.is_multiple_of(sector) && row.is_some_and(|row| self.len.is_multiple_of(row))
     }
 
-    /// Converts the segment to ranges of devices. `ends` contains the end of each device, as if the devices followed each other.
+    /// Converts the segment to ranges of devices. `ends` contains the end of each device, as if the devices were concatenated.
     ///
     /// # Errors
     /// The reason why the segment is invalid.
@@ -99,11 +99,11 @@ pub struct Segmented {
 }
 
 impl Segmented {
-    /// The position of the device of a volume's journal in a [joined](Self::joined) device. No device is that long. A block number of ext4
-    /// (48 bits) can express this position, even with the smallest block size.
+    /// The position of a volume's journal device in a [joined](Self::joined) device. It exceeds the size of any real device, but a block
+    /// number of ext4 (48 bits) can express it even with the smallest block size.
     pub const JOURNAL: u64 = 1 << 57;
 
-    /// The position of the device of realtime files in a [joined](Self::joined) device.
+    /// The position of the realtime device in a [joined](Self::joined) device.
     pub const REALTIME: u64 = 1 << 58;
 
     /// Combines ranges of a device.
@@ -144,8 +144,8 @@ impl Segmented {
         Ok(Self::of(below, placed, size, limits))
     }
 
-    /// Joins the device of a volume and the volume's other devices, each with its position. The size is the size of the first device. A
-    /// request within the limits of the joined device is valid on every device.
+    /// Joins the device of a volume and the volume's other devices, each at its position. The size is that of the first device. A request
+    /// within the limits of the joined device is valid on every device.
     #[must_use]
     pub fn joined(first: Arc<dyn Device>, mut others: Vec<(u64, Arc<dyn Device>)>) -> Self {
         others.order_by_key(|(begin, _)| *begin);
@@ -177,7 +177,7 @@ impl Segmented {
         self
     }
 
-    /// Divides the range of `len` bytes at `at` into ranges of the devices below. Calls `run` with each of these ranges, and with its
+    /// Divides the range of `len` bytes at `at` into ranges of the devices below. Calls `run` with each of these ranges and with its
     /// offsets in the whole range.
     fn change(
         &self,
@@ -199,7 +199,7 @@ impl Segmented {
         Ok(())
     }
 
-    /// Sets an alternative way to read the ranges. It is used for reads that fail.
+    /// Sets an alternative way to read the ranges, for reads that fail.
     #[cfg(feature = "md")]
     pub(crate) fn or(mut self, other: Arc<dyn Ranges>) -> Self {
         if let Some(map) = Arc::get_mut(&mut self.map) {

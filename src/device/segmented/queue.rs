@@ -1,5 +1,5 @@
-//! The queue of a segmented device. A request within one range goes to the queue of the device that contains the range. A request of
-//! several ranges, or a flush of several devices, is carried out during its submission: one range or device after the other.
+//! The queue of a segmented device. A request within one range goes to the queue of the device that contains the range. A request that
+//! spans several ranges, or a flush of several devices, is carried out during its submission, one range or device after another.
 
 use std::collections::VecDeque;
 use std::io::{IoSlice, IoSliceMut};
@@ -15,7 +15,7 @@ use crate::device::{AnyQueue, Device, DeviceQueue, Drained, LentPart, QueueOptio
 use crate::error::{Errno, Result as Checked};
 use crate::units::DevOffset;
 
-/// Opens a queue of each device, and combines the queues to one queue. The queues below need not check positions, because the table of
+/// Opens a queue of each device, and combines the queues into one queue. The queues below need not check positions, because the table of
 /// segments (`map`) contains only ranges that are on their devices.
 pub(super) fn queue_over(
     below: &[Arc<dyn Device>],
@@ -68,7 +68,7 @@ impl SegmentedQueue {
         }
     }
 
-    /// The queue of the only device, if there is one device.
+    /// Returns the queue of the only device, if there is one device.
     fn only(&mut self) -> Option<&mut AnyQueue> {
         match &mut *self.queues {
             [only] => Some(only),
@@ -76,7 +76,7 @@ impl SegmentedQueue {
         }
     }
 
-    /// Reads the ranges below one after the other.
+    /// Reads the ranges below one after another.
     fn read_ranges(
         &mut self,
         bufs: &mut [IoSliceMut<'_>],
@@ -91,7 +91,7 @@ impl SegmentedQueue {
         })
     }
 
-    /// Writes the ranges below one after the other.
+    /// Writes the ranges below one after another.
     fn write_ranges(
         &mut self,
         bufs: &[IoSlice<'_>],
@@ -104,8 +104,8 @@ impl SegmentedQueue {
         })
     }
 
-    /// The device whose queue can carry out a bio, and the bio's position on this device. `None` if the bio needs several ranges or
-    /// devices.
+    /// Returns the device whose queue can carry out a bio, and the bio's position on this device. Returns `None` if the bio needs several
+    /// ranges or devices.
     #[inline(always)]
     fn place(&self, bio: &Bio) -> Option<(Number, DevOffset)> {
         match bio.op {
@@ -267,7 +267,7 @@ impl DeviceQueue for SegmentedQueue {
         self.queues.iter_mut().try_for_each(DeviceQueue::commit)
     }
 
-    /// Waits for one device after the other, until enough reads have completed. All devices continue to work during each wait.
+    /// Waits for one device after another until enough reads have completed. All devices continue to work during each wait.
     fn wait(&mut self, min: usize) -> Result<(), Errno> {
         let mut more = min.saturating_sub(self.done.len());
         if self.queues.len() > 1 {

@@ -276,8 +276,8 @@ fn a_raw_image_gets_no_name_of_another_format() {
     for (name, says) in [
         ("a.qcow2", "write qcow2:a.qcow2"),
         ("a.QCOW2", "write qcow2:a.QCOW2"),
-        ("a.vmdk", "vmdk:a.vmdk can only be read"),
-        ("a.vhdx", "vhdx:a.vhdx can only be read"),
+        ("a.vmdk", "vmdk:a.vmdk can be read but not written"),
+        ("a.vhdx", "vhdx:a.vhdx can be read but not written"),
         ("a.vdi", "convert -O vdi RAW a.vdi"),
         ("a.vhd", "convert -O vpc RAW a.vhd"),
     ] {

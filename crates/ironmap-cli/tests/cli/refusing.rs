@@ -80,11 +80,11 @@ fn content_that_is_no_volume_is_refused_by_name() {
         &[
             case(&["info", "missing"], 3, "missing: No such file or directory"),
             case(&["ls", "missing:/"], 3, "missing: No such file or directory"),
-            case(&["info", "."], 3, "the path must lead to a block device or an image file"),
+            case(&["info", "."], 3, "the path must name a block device or an image file"),
             case(
                 &["info", "/dev/null"],
                 3,
-                "the path must lead to a block device, an NVMe namespace or an image file",
+                "the path must name a block device, an NVMe namespace or an image file",
             ),
             case(&["info", "empty"], 3, "empty: is empty"),
             case(&["info", "tiny"], 3, "tiny: has only 1500 bytes"),

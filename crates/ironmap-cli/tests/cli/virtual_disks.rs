@@ -89,7 +89,7 @@ fn info_says_why_an_image_is_only_read() {
         ("qcow2:snapshot", Some("qemu-img snapshot -d")),
         ("qcow2:old", Some("qemu-img amend")),
         ("qcow2:dirty", Some("qemu-img check -r all")),
-        ("vmdk:vmdk", Some("images of this format can only be read")),
+        ("vmdk:vmdk", Some("images of this format can be read but not written")),
     ] {
         // For one of the images, `info` also prints a note on standard error.
         let shown = bench.run(["info", "--json", volume]);

@@ -1,6 +1,6 @@
 //! The persistent bitmaps of an image. A bitmap records which parts of the disk were written since a backup. ironmap does not update
-//! bitmaps. Before the first write to an image, ironmap marks all of its bitmaps as in use, which QEMU reads as inconsistent. The clusters
-//! of the bitmaps stay in use until `qemu-img bitmap --remove` frees them.
+//! bitmaps. Before the first write to an image, ironmap marks all of its bitmaps as in use, and QEMU treats such bitmaps as inconsistent.
+//! The clusters of the bitmaps stay allocated until `qemu-img bitmap --remove` frees them.
 
 use std::io::IoSlice;
 
@@ -14,13 +14,13 @@ pub(super) const EXTENSION: usize = 24;
 /// QEMU's limits: the maximum number of bitmaps, and the maximum length of their directory in bytes.
 const MAX_COUNT: u32 = 65535;
 const MAX_DIRECTORY: u64 = 64 << 20;
-/// The length of an entry of the directory without its name and its extra data.
+/// The length of a directory entry without its name and its extra data.
 const FIXED: u64 = 24;
-/// The offset of the flags in an entry of the directory, and the flag of a bitmap that is in use.
+/// The offset of the flags in a directory entry, and the flag of a bitmap that is in use.
 const FLAGS: u64 = 12;
 const IN_USE: u32 = 1;
 
-/// The directory of the bitmaps, as a header extension names it.
+/// The directory of the bitmaps, to which a header extension points.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Directory {
     count: u32,
@@ -38,7 +38,7 @@ impl Directory {
         Place::new("qcow2 bitmap directory")
     }
 
-    /// Finds the flags of all bitmaps that are not in use: their positions in the file, and their values.
+    /// Finds the flags of all bitmaps that are not in use: the flags' positions in the file, and their values.
     ///
     /// # Errors
     /// `Corrupt` for an entry that ends past the directory; `Io`.
@@ -74,7 +74,7 @@ impl Directory {
     }
 }
 
-/// Marks bitmaps as in use. `flags` are the positions of the flags of the bitmaps, and the present values of the flags.
+/// Marks bitmaps as in use. `flags` contains the position and the current value of each bitmap's flags.
 pub(super) fn mark(file: &ImageFile, flags: &[(u64, u32)]) -> Result<(), Errno> {
     for (at, value) in flags {
         file.write(&[IoSlice::new(&(value | IN_USE).to_be_bytes())], *at)?;

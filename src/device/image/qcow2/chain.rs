@@ -1,5 +1,4 @@
-//! A qcow2 image with its backing files. Each image states the name of its backing file. Each file is checked before its backing file is
-//! opened.
+//! A qcow2 image with its backing files. Each image names its backing file. Each file is checked before its backing file is opened.
 
 use std::ffi::OsStr;
 use std::os::unix::ffi::OsStrExt;
@@ -9,7 +8,7 @@ use super::super::file::{Identity, ImageFile, identity_of};
 use super::header::Header;
 use crate::error::{Context, Error, ErrorKind, Result};
 
-/// The largest number of images in a chain. A chain is an image and its backing files.
+/// The largest number of images in a chain. A chain consists of an image and its backing files.
 const MAX_DEPTH: usize = 32;
 
 /// An image of a chain.
@@ -22,7 +21,7 @@ pub(in crate::device::image) struct Link {
     pub(in crate::device::image) data: Option<ImageFile>,
 }
 
-/// Opens an image and its backing files. The image is the first element of the result. Only the image is opened for writing.
+/// Opens an image and its backing files. The image is the first element of the result. Only this image is opened for writing.
 pub(in crate::device::image) fn open(path: &Path, write: bool, locked: bool) -> Result<Vec<Link>> {
     let mut links: Vec<Link> = Vec::new();
     let mut seen: Vec<Identity> = Vec::new();
@@ -62,7 +61,7 @@ pub(in crate::device::image) fn open(path: &Path, write: bool, locked: bool) -> 
     Ok(links)
 }
 
-/// The path of a file that another image names. `above` is the path of that image.
+/// Returns the path of a file that another image names. `above` is the path of that image.
 fn path_of(above: &Path, name: &[u8], what: &str) -> Result<PathBuf> {
     let path = Path::new(OsStr::from_bytes(name));
     let colon = name.iter().position(|byte| *byte == b':');
@@ -77,7 +76,7 @@ fn path_of(above: &Path, name: &[u8], what: &str) -> Result<PathBuf> {
     Ok(above.parent().unwrap_or(Path::new("")).join(path))
 }
 
-/// The path of the backing file that an image names, and whether the backing file is a qcow2 image.
+/// Returns the path of the backing file that an image names, and whether the backing file is a qcow2 image.
 fn backing(above: &Path, name: &[u8], format: Option<&str>) -> Result<(PathBuf, bool)> {
     let path = path_of(above, name, "backing file")?;
     let shown = Path::new(OsStr::from_bytes(name)).display();

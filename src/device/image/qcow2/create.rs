@@ -11,7 +11,7 @@ use crate::error::{Errno, Error, Result};
 /// The length of the header, with the compression type and the end of the extensions.
 const HEADER_LEN: usize = V3_LEN + 8;
 
-/// Writes an empty qcow2 image to a file, which must be missing or empty.
+/// Writes an empty qcow2 image to a file. The file must be missing or empty.
 ///
 /// # Errors
 /// `InvalidInput` for a wrong size; `Io`, with EEXIST if the file is not empty.
@@ -28,7 +28,7 @@ pub fn create(path: &Path, options: &CreateOptions) -> Result<()> {
     file.write_all(&bytes).and_then(|()| file.sync_all()).map_err(failed_at)
 }
 
-/// The content of an empty image: the header, the refcount table, the refcount blocks and the L1 table.
+/// Returns the content of an empty image: the header, the refcount table, the refcount blocks and the L1 table.
 fn empty(options: &CreateOptions) -> Result<Vec<u8>> {
     let CreateOptions { size, cluster_size, compression } = *options;
     let cluster = u64::from(cluster_size);
@@ -37,8 +37,8 @@ fn empty(options: &CreateOptions) -> Result<Vec<u8>> {
             "the cluster size {cluster} is not a power of two from 512 to 2097152"
         )));
     }
-    // Refcounts have 16 bits. The refcount table has one cluster, which limits the number of refcount blocks, and therefore the length of
-    // the L1 table.
+    // Refcounts have 16 bits. The refcount table is one cluster long, which limits the number of refcount blocks, and therefore the length
+    // of the L1 table.
     let l1_entries = size.div_ceil(cluster * (cluster / 8));
     let (l1_clusters, per_block) = ((l1_entries * 8).div_ceil(cluster), cluster / 2);
     let blocks = (2 + l1_clusters).div_ceil(per_block - 1);
@@ -70,7 +70,7 @@ fn empty(options: &CreateOptions) -> Result<Vec<u8>> {
     for block in 0..blocks {
         put(cluster + block * 8, &((2 + block) * cluster).to_be_bytes());
     }
-    // The refcount blocks are adjacent clusters, so the refcounts of all used clusters are consecutive numbers in the file.
+    // The refcount blocks are adjacent clusters, so the refcounts of all used clusters are contiguous in the file.
     for number in 0..used {
         put(2 * cluster + number * 2, &1_u16.to_be_bytes());
     }

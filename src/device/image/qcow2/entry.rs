@@ -8,7 +8,7 @@ use super::header::Header;
 
 /// The bits of an entry that contain the position of the cluster in the file.
 pub(super) const OFFSET: u64 = 0x00FF_FFFF_FFFF_FE00;
-/// Only this entry uses the cluster.
+/// No other entry uses the cluster.
 pub(super) const COPIED: u64 = 1 << 63;
 const COMPRESSED: u64 = 1 << 62;
 /// The cluster reads as zeros. In an image with subclusters, the bitmap contains this information instead.
@@ -30,7 +30,7 @@ pub(super) enum Content {
     /// The content of the backing file, or zeros if there is no backing file.
     Below,
     Zeros,
-    /// Bytes of the image file, from this position on.
+    /// Bytes of the image file, starting at this position.
     At(u64),
     /// A compressed cluster: its position and length in the file, and the position of the range within the cluster.
     Packed {
@@ -40,7 +40,8 @@ pub(super) enum Content {
     },
 }
 
-/// The position in the file of a cluster's data. `None` if `word`, the first word of the cluster's entry, does not contain such a position.
+/// Returns the position of a cluster's data in the file. Returns `None` if `word`, the first word of the cluster's entry, contains no such
+/// position.
 #[inline]
 pub(super) fn plain(word: u64, cluster: u64) -> Option<u64> {
     let at = word & OFFSET;
@@ -48,7 +49,7 @@ pub(super) fn plain(word: u64, cluster: u64) -> Option<u64> {
 }
 
 impl Content {
-    /// The content that a range must have, if the range begins `count` bytes later and belongs to the same extent.
+    /// Returns the content that a range must have to belong to the same extent, if the range begins `count` bytes later.
     pub(super) fn after(self, count: u64) -> Self {
         match self {
             Self::At(at) => Self::At(at + count),
@@ -59,15 +60,15 @@ impl Content {
 }
 
 impl Entry {
-    /// The entry for a cluster that no other entry uses.
+    /// Returns the entry for a cluster that no other entry uses.
     pub(super) fn of(at: u64) -> Self {
         Self { word: at | COPIED, bitmap: 0 }
     }
 
-    /// The entry for a cluster that reads as zeros.
+    /// The entry of a cluster that reads as zeros.
     pub(super) const ZEROED: Self = Self { word: ZEROS, bitmap: 0 };
 
-    /// Decodes the content at the offset `skip` in the cluster. Also returns the number of bytes from there on that belong to the same
+    /// Decodes the content at the offset `skip` in the cluster. Also returns the number of bytes, starting there, that belong to the same
     /// extent.
     ///
     /// # Errors
@@ -87,7 +88,8 @@ impl Entry {
         if !at.is_multiple_of(cluster) {
             return Err("the position of the data is not a multiple of the cluster size");
         }
-        // In a separate data file, the data of a cluster can be at position 0. The flag COPIED then shows that the cluster is allocated.
+        // In a separate data file, the data of a cluster can be at position 0. In this case, the flag COPIED shows that the cluster is
+        // allocated.
         let is_allocated = at != 0 || header.has_data_file() && self.word & COPIED != 0;
         if header.has_subclusters() {
             return self.subcluster(header, skip, is_allocated);
@@ -133,7 +135,7 @@ impl Entry {
         self.word & (COPIED | COMPRESSED | ZEROS) == COPIED && self.word & OFFSET != 0
     }
 
-    /// The bytes of the file that the cluster uses. A compressed cluster ends with a sector of 512 bytes.
+    /// Returns the range of the file that the cluster uses. A compressed cluster ends with a sector of 512 bytes.
     pub(super) fn used(self, header: &Header) -> Range<u64> {
         if self.word & COMPRESSED != 0 {
             return self.packed(header);
@@ -149,7 +151,7 @@ impl Entry {
         at..at / 512 * 512 + (more + 1) * 512
     }
 
-    /// The entry of a compressed cluster. `at` must fit into the bits of the entry for the position.
+    /// Returns the entry of a compressed cluster. `at` must fit into the entry's position bits.
     pub(super) fn of_packed(at: u64, len: u64, header: &Header) -> Self {
         let bits = 62 - (header.cluster_bits - 8);
         let more = (at + len - 1) / 512 - at / 512;

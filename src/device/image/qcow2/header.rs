@@ -18,7 +18,7 @@ const LEN: usize = V3_LEN + 8;
 /// The largest number of entries of an L1 table, and the largest number of bytes of a refcount table. Both are QEMU's limits.
 const MAX_L1: u64 = 4 << 20;
 const MAX_REFCOUNT_TABLE: u64 = 8 << 20;
-/// The largest number of entries of an L1 table, if the image is opened for writing. The positions of all L2 tables are then kept in
+/// The largest number of entries of an L1 table if the image is opened for writing. ironmap then keeps the positions of all L2 tables in
 /// memory, so that no write of data overwrites a table.
 pub(super) const MAX_WRITTEN_L1: u64 = 1 << 20;
 /// The longest name of a backing file.
@@ -28,12 +28,12 @@ const BACKING_FORMAT: u32 = 0xE279_2ACA;
 const DATA_FILE_NAME: u32 = 0x4441_5441;
 const BITMAPS_DIRECTORY: u32 = 0x2385_2875;
 
-/// The offsets of the header fields that are changed when the image is written.
+/// The offsets of the header fields that change when the image is written.
 pub(super) const REFCOUNTS: u64 = 48;
 pub(super) const AUTOCLEAR: u64 = 88;
 
-/// The feature bit that the bitmaps are up to date. A program that does not know bitmaps clears this bit, and the clusters of the bitmaps
-/// are then lost.
+/// The feature bit that declares the bitmaps up to date. A program that does not support bitmaps clears this bit, and the clusters of the
+/// bitmaps are then leaked.
 pub(super) const BITMAPS: u64 = 1;
 
 /// The incompatible features. An implementation must refuse an image with an unknown incompatible feature.
@@ -43,7 +43,7 @@ const DATA_FILE: u64 = 1 << 2;
 pub(super) const COMPRESSION: u64 = 1 << 3;
 const EXTENDED_L2: u64 = 1 << 4;
 
-/// The fields of a header, after the check that the format permits their values and that the tables lie in the file.
+/// The fields of a header. The format permits their values, and the tables are within the file.
 #[derive(Clone, Debug)]
 pub(in crate::device::image) struct Header {
     pub(in crate::device::image) version: u32,
@@ -59,9 +59,9 @@ pub(in crate::device::image) struct Header {
     pub(super) snapshots_at: u64,
     incompatible: u64,
     pub(super) autoclear: u64,
-    /// Whether the clusters are compressed by zstd. If not, they are compressed by deflate.
+    /// Whether the clusters are compressed with zstd. Otherwise, they are compressed with deflate.
     pub(super) is_zstd: bool,
-    /// The number of bits of a refcount, as a logarithm to base two.
+    /// The base-2 logarithm of the number of bits in a refcount.
     pub(super) refcount_order: u32,
     /// The name of the backing file, and the format of the backing file if the header states it.
     pub(super) backing: Option<(Vec<u8>, Option<String>)>,
@@ -71,7 +71,7 @@ pub(in crate::device::image) struct Header {
     pub(super) bitmaps: Option<Directory>,
 }
 
-/// The extensions of a header that ironmap uses.
+/// The header extensions that ironmap uses.
 #[derive(Default)]
 struct Extensions {
     backing_format: Option<String>,
@@ -158,12 +158,12 @@ impl Header {
         1 << self.cluster_bits
     }
 
-    /// The number of words in an entry of an L2 table.
+    /// Returns the number of words in an entry of an L2 table.
     pub(super) fn words(&self) -> usize {
         if self.has_subclusters() { 2 } else { 1 }
     }
 
-    /// The number of clusters of the disk that an L2 table maps.
+    /// Returns the number of clusters of the disk that an L2 table maps.
     pub(super) fn mapped(&self) -> u64 {
         self.cluster() / 8 / self.words() as u64
     }
@@ -184,7 +184,7 @@ impl Header {
         self.incompatible & CORRUPT != 0
     }
 
-    /// The reason why the image at this path cannot be written, if its features or its present state make writes unsafe.
+    /// Returns the reason why the image at this path cannot be written, if its features or its current state make writes unsafe.
     pub(in crate::device::image) fn refuse_writing(&self, path: &Path) -> Option<String> {
         let repair = format!("qemu-img check -r all {} repairs it", path.display());
         if self.is_corrupt() {
@@ -194,20 +194,24 @@ impl Header {
             return Some(format!("the image was not closed after it was written: {repair}"));
         }
         if self.version < 3 {
-            let what = "an image of qcow2 version 2 can only be read: qemu-img amend -o compat=v3 converts it";
+            let what = "an image of qcow2 version 2 can be read but not written: qemu-img amend -o compat=v3 converts it";
             return Some(what.to_owned());
         }
         if self.snapshots > 0 {
             return Some(format!(
-                "the image can only be read, because it has {} internal snapshots: qemu-img snapshot -d removes a snapshot",
+                "the image can be read but not written, because it has {} internal snapshots: qemu-img snapshot -d removes a snapshot",
                 self.snapshots
             ));
         }
         if self.has_subclusters() {
-            return Some("an image with subclusters (extended_l2) can only be read".to_owned());
+            return Some(
+                "an image with subclusters (extended_l2) can be read but not written".to_owned(),
+            );
         }
         if self.has_data_file() {
-            return Some("an image with a separate data file can only be read".to_owned());
+            return Some(
+                "an image with a separate data file can be read but not written".to_owned(),
+            );
         }
         let entries = self.l1_entries;
         (entries > MAX_WRITTEN_L1).then(|| {
@@ -245,7 +249,7 @@ impl Header {
         Ok(())
     }
 
-    /// Checks that the tables lie in the file, and that the L1 table covers the disk.
+    /// Checks that the tables are within the file, and that the L1 table covers the disk.
     pub(super) fn check_tables(&self, file_len: u64) -> Result<()> {
         // The file may end within its last cluster, so its length is rounded up to whole clusters.
         let end = file_len.checked_next_multiple_of(self.cluster()).unwrap_or(u64::MAX);

@@ -1,5 +1,5 @@
 //! The clusters of a qcow2 image that contain its tables. ironmap writes to an image only if each of these clusters is used once and has
-//! the refcount 1. With a lower refcount, the cluster of a table could be allocated for data.
+//! the refcount 1. If the refcount were 0, the cluster of a table could be allocated for data.
 
 use std::collections::{HashMap, HashSet};
 
@@ -12,8 +12,8 @@ use crate::error::{Place, Result};
 use crate::sorting::Sorting;
 use crate::units::FsBlock;
 
-/// Reads the refcount table of an image that will be written. Checks the positions and the refcounts of all tables. `l1` contains the
-/// entries of the L1 table.
+/// Reads the refcount table of an image before the image is written. Checks the positions and the refcounts of all tables. `l1` contains
+/// the entries of the L1 table.
 pub(super) fn check(file: &ImageFile, header: &Header, l1: &[u64]) -> Result<Refcounts> {
     let mut clusters = Clusters { file, header, uses: HashMap::new() };
     clusters.add(0, 1, Place::new("qcow2 header"))?;
@@ -34,8 +34,9 @@ pub(super) fn check(file: &ImageFile, header: &Header, l1: &[u64]) -> Result<Ref
             continue;
         }
         if entry & COPIED == 0 {
-            return Err(place
-                .corrupt("an L2 table is shared with a snapshot, so the image can only be read"));
+            return Err(place.corrupt(
+                "an L2 table is shared with a snapshot, so the image can be read but not written",
+            ));
         }
         clusters.add(at, header.cluster(), place)?;
     }
@@ -101,7 +102,7 @@ impl Clusters<'_> {
     }
 }
 
-/// Reads a table of big-endian numbers. The check of the header has limited the table's length.
+/// Reads a table of big-endian numbers. The header check has limited the table's length.
 pub(super) fn table(file: &ImageFile, at: u64, entries: u64) -> Result<Vec<u64>> {
     let mut bytes = vec![0; (entries * 8) as usize];
     file.read_at(&mut bytes, at)?;

@@ -1,8 +1,8 @@
-//! A qcow2 image: reading of all features but encryption, and writing of version 3.
+//! A qcow2 image. All features except encryption can be read; images of version 3 can be written.
 //!
 //! | File | Subject |
 //! |---|---|
-//! | `header`, `chain`, `snapshots` | the files of an image and what their headers state |
+//! | `header`, `chain`, `snapshots` | the files of an image and the contents of their headers |
 //! | `entry`, `tables`, `packed` | the content of a range of the disk |
 //! | `metadata`, `refcounts` | the clusters of the file, and their allocation |
 //! | `bitmaps` | the persistent bitmaps of an image |
@@ -55,7 +55,7 @@ pub(super) struct Qcow2 {
     header: Header,
     state: RwLock<State>,
     cache: tables::Cache,
-    /// The compressed cluster that was read last: its position in the file, and its decompressed content.
+    /// The most recently read compressed cluster: its position in the file, and its decompressed content.
     last: Mutex<Option<(u64, Vec<u8>)>>,
     below: Option<Below>,
     is_read_only: bool,
@@ -64,8 +64,8 @@ pub(super) struct Qcow2 {
     /// Whether three conditions hold: the image is open only for reading, the data are in the image itself, and the clusters have no
     /// subclusters.
     is_plain: bool,
-    /// If the file ends within a unit of this many bytes, the rest of the unit reads as zeros. This is a cluster, because QEMU need not write
-    /// the end of the last cluster. The last cluster of a truncated file is not complete, so no zeros are added there.
+    /// If the file ends within a unit of this many bytes, the rest of the unit reads as zeros. The unit is normally a cluster, because QEMU
+    /// need not write the end of the last cluster. If the file is truncated, its last cluster is incomplete, and no zeros are added.
     granule: u64,
 }
 
@@ -89,7 +89,7 @@ impl fmt::Debug for Qcow2 {
 }
 
 impl Qcow2 {
-    /// Opens an image, or the internal snapshot of this name. Also returns the notices for the user.
+    /// Opens an image, or its internal snapshot with this name. Also returns the notices for the user.
     pub(super) fn open(
         path: &Path,
         snapshot: Option<&str>,
@@ -176,7 +176,7 @@ impl Qcow2 {
         })
     }
 
-    /// The L2 entry of a cluster of the disk.
+    /// Returns the L2 entry of a cluster of the disk.
     fn entry(&self, state: &State, cluster: u64) -> Result<Entry> {
         let (mapped, words) = (self.header.mapped(), self.header.words());
         let (index, within) = (cluster / mapped, (cluster % mapped) as usize);
@@ -191,7 +191,7 @@ impl Qcow2 {
         Ok(table.map_or(Entry::default(), |table| tables::entry(&table, within, words)))
     }
 
-    /// The L2 table with the number `index`, as it is on the disk. `None` if the image has no such table.
+    /// Loads the L2 table number `index` as it is stored in the file. Returns `None` if the image has no such table.
     fn load(&self, state: &State, index: u64) -> Result<Option<std::sync::Arc<[u64]>>> {
         if let Some(table) = self.cache.table(index) {
             return Ok(Some(table));
@@ -205,8 +205,8 @@ impl Qcow2 {
         Ok(Some(table))
     }
 
-    /// Returns the position in the file of a range within one cluster. Looks only into the cache of L2 tables, once. `None` if this does
-    /// not suffice.
+    /// Returns the position in the file of a range within one cluster. Makes only one look-up, in the cache of L2 tables, and returns
+    /// `None` if this is not sufficient.
     #[inline(always)]
     fn in_one_cluster(&self, at: u64, len: u64) -> Option<u64> {
         let (bits, cluster) = (self.header.cluster_bits, self.header.cluster());
@@ -214,14 +214,14 @@ impl Qcow2 {
         if !self.is_plain || len > cluster - skip {
             return None;
         }
-        // A table fills one cluster with entries of 8 bytes.
+        // A table is one cluster of 8-byte entries.
         let (number, table_bits) = (at >> bits, bits - 3);
         let (index, within) = (number >> table_bits, number & ((1 << table_bits) - 1));
         let Entry { word, .. } = self.cache.entry(index, within as usize, 1)?;
         Some(entry::plain(word, cluster)? + skip)
     }
 
-    /// The content at a position, and the length of the extent that begins there. The length is limited to `most`.
+    /// Returns the content at a position, and the length of the extent that begins there, at most `most`.
     fn content(&self, state: &State, at: u64, most: u64) -> Result<(Content, u64)> {
         let (first, mut len) = self.content_of_one(state, at)?;
         while len < most && !matches!(first, Content::Packed { .. }) {
@@ -234,7 +234,7 @@ impl Qcow2 {
         Ok((first, len.min(most)))
     }
 
-    /// As [`content`](Self::content), but the extent ends at the end of the cluster, or at the end of a missing L2 table.
+    /// Does the same as [`content`](Self::content), but the extent ends at the end of the cluster, or at the end of a missing L2 table.
     fn content_of_one(&self, state: &State, at: u64) -> Result<(Content, u64)> {
         let (cluster, skip) = (at >> self.header.cluster_bits, at & (self.header.cluster() - 1));
         // If the L2 table is missing, all clusters that it would map have the content of the backing file.
@@ -305,7 +305,7 @@ impl Qcow2 {
         Ok(())
     }
 
-    /// The first range between `at` and `end` of the backing file that may contain nonzero bytes, as for [`Driver::data_from`].
+    /// Returns the first range between `at` and `end` of the backing file that may contain nonzero bytes, as in [`Driver::data_from`].
     fn data_below(&self, at: u64, end: u64) -> Result<Range<u64>> {
         match &self.below {
             Some(Below::Raw(file)) if at < file.len() => Ok(at..end.min(file.len())),
@@ -319,8 +319,8 @@ impl Qcow2 {
     }
 }
 
-/// Reads from a backing file. Bytes past the length that the file had when it was opened are zeros. They are not read,
-/// because a read from a file of /proc may block there.
+/// Reads from a backing file. Bytes past the length that the file had when it was opened are zeros. This code does not read them, because a
+/// read from a file in /proc may block there.
 fn read_within(file: &ImageFile, buf: &mut [u8], at: u64) -> Result<()> {
     let rest = usize::try_from(file.len().saturating_sub(at)).unwrap_or(usize::MAX);
     let (part, past) = buf.split_at_mut(rest.min(buf.len()));
@@ -371,7 +371,7 @@ impl Driver for Qcow2 {
     fn write(&self, bufs: &[IoSlice<'_>], at: u64) -> Result<()> {
         match bufs {
             [one] => self.write_one(one, at),
-            // The buffers are joined to one write, because a write to a part of a cluster may copy the rest of the cluster.
+            // This code joins the buffers into one write, because a write to a part of a cluster may copy the rest of the cluster.
             many => {
                 let all: Vec<u8> = many.iter().flat_map(|buf| buf.iter().copied()).collect();
                 self.write_one(&all, at)
@@ -385,15 +385,15 @@ impl Driver for Qcow2 {
         writer.as_mut().map_or(Ok(()), |writer| self.commit(l1, writer))
     }
 
-    /// Frees the clusters that are wholly in the range.
+    /// Frees the clusters that are entirely within the range.
     fn discard(&self, at: u64, len: u64) -> Result<()> {
         let cluster = self.header.cluster();
         let (first, last) = (at.div_ceil(cluster), (at + len) / cluster);
         self.change(|image, state| image.free(state, first..last))
     }
 
-    /// Zeroes a range. Whole clusters in the range are freed. For a part of a cluster at each end of the range, zeros are written if the
-    /// part contains other bytes.
+    /// Zeroes a range. Whole clusters in the range are freed. If a partial cluster at either end of the range contains nonzero bytes, zeros
+    /// are written to it.
     fn write_zeroes(&self, at: u64, len: u64) -> Result<()> {
         let (cluster, end) = (self.header.cluster(), at + len);
         let first = at.next_multiple_of(cluster).min(end);
@@ -415,8 +415,8 @@ impl Driver for Qcow2 {
 
 impl Drop for Qcow2 {
     fn drop(&mut self) {
-        // A drop cannot return an error. If the flush fails, some clusters may be lost until `qemu-img check` finds them, but only data
-        // that no flush has confirmed are lost.
+        // A drop cannot return an error. If the flush fails, only data that no flush has confirmed are lost, although some clusters may be
+        // leaked until `qemu-img check` finds them.
         let _ = self.flush();
     }
 }

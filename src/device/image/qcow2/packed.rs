@@ -6,13 +6,13 @@ use miniz_oxide::inflate::{TINFLStatus, decompress_slice_iter_to_slice};
 use ruzstd::decoding::StreamingDecoder;
 use ruzstd::encoding::{CompressionLevel, compress_to_vec};
 
-/// The largest window of a zstd frame. A cluster has at most 2 MiB, but a compressor may state a larger window.
+/// The largest window of a zstd frame. A cluster has at most 2 MiB, but a compressor may declare a larger window.
 const MAX_WINDOW: u64 = 8 << 20;
 /// The compression level of deflate, from 1 to 10. zlib's default is 6.
 const LEVEL: u8 = 6;
 
-/// Decompresses a cluster. The data must fill `cluster`. Bytes after the compressed data are ignored, because the L2 table contains the
-/// length only as a number of whole sectors.
+/// Decompresses a cluster. The data must fill `cluster`. Bytes after the compressed data are ignored, because the L2 table records the
+/// length only in whole sectors.
 ///
 /// # Errors
 /// The reason why the cluster cannot be decompressed.
@@ -24,7 +24,7 @@ pub(super) fn unpack(packed: &[u8], cluster: &mut [u8], is_zstd: bool) -> Result
     }
     let wanted = cluster.len();
     match decompress_slice_iter_to_slice(cluster, std::iter::once(packed), false, true) {
-        // The data may continue past the end of the cluster. QEMU accepts such data too.
+        // The compressed data may decompress to more than a cluster. QEMU accepts such data too.
         Err(TINFLStatus::HasMoreOutput) => Ok(()),
         Ok(len) if len == wanted => Ok(()),
         Ok(len) => Err(format!("the result has {len} bytes instead of {wanted}")),

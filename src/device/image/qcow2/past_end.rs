@@ -1,4 +1,4 @@
-//! The search for clusters that are in use and past the end of the file. Such clusters mean that the file was truncated.
+//! Searches for clusters that are in use but past the end of the file. Such clusters mean that the file was truncated.
 
 use super::super::file::ImageFile;
 use super::header::Header;
@@ -6,7 +6,7 @@ use super::metadata::table;
 use super::refcounts::refcount;
 use crate::error::Result;
 
-/// The largest number of refcount blocks that are searched. A correct image has one block for the clusters past the end of its file. More
+/// The largest number of refcount blocks to search. A valid image has one block for the clusters past the end of its file. A search of more
 /// blocks would only delay the opening of a damaged image.
 const SEARCHED: usize = 16;
 

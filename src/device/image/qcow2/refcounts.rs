@@ -1,7 +1,7 @@
 //! The refcounts of an image's clusters, and the allocation of clusters.
 //!
-//! A refcount is never too small on the disk: it is increased before a pointer to the cluster is written, and decreased after the pointer is
-//! removed. So after a crash, a cluster may be lost until `qemu-img check` finds it, but no cluster is used twice.
+//! A refcount on disk is never too small: it is increased before a pointer to the cluster is written, and decreased after the pointer is
+//! removed. So after a crash, a cluster may be leaked until `qemu-img check` finds it, but no cluster is used twice.
 
 use std::collections::{BTreeMap, HashSet};
 use std::io::IoSlice;
@@ -16,7 +16,7 @@ use crate::units::FsBlock;
 pub(super) const MAX_GAP: u64 = 64 << 20;
 /// The largest length of the refcount table in bytes. This is QEMU's limit.
 pub(super) const MAX_TABLE: u64 = 8 << 20;
-/// The bytes of refcount blocks that an image keeps in memory.
+/// The size in bytes of the refcount blocks that an image keeps in memory.
 const MEMORY: usize = 32 << 20;
 
 /// The refcounts of an image that is open for writing.
@@ -27,7 +27,7 @@ pub(super) struct Refcounts {
     /// The position of the refcount table in the file. `table` contains the positions of the refcount blocks.
     at: u64,
     table: Vec<u64>,
-    /// The entries of the table that have changed since the last write, or `Moved` if the whole table is new.
+    /// The entries of the table that have changed since the last write. `Moved` if the whole table is new.
     changed: Changed,
     blocks: BTreeMap<usize, Block>,
     /// The first cluster that may be free. All clusters before it are in use.
@@ -49,8 +49,8 @@ struct Block {
     is_changed: bool,
 }
 
-/// Reads a refcount from a refcount block. If a refcount is shorter than a byte, the first refcount of a byte is in its lowest bits. Longer
-/// refcounts are big-endian.
+/// Reads a refcount from a refcount block. If refcounts are shorter than a byte, the first refcount of a byte occupies its lowest bits.
+/// Longer refcounts are big-endian.
 pub(super) fn refcount(block: &[u8], index: u64, bits: u64) -> u64 {
     let at = (index * bits / 8) as usize;
     if bits < 8 {
@@ -88,12 +88,12 @@ impl Refcounts {
         }
     }
 
-    /// The number of clusters whose refcounts are in one block.
+    /// Returns the number of clusters whose refcounts are in one block.
     fn per_block(&self) -> u64 {
         self.cluster * 8 / self.bits
     }
 
-    /// The number of clusters that the table can describe.
+    /// Returns the number of clusters that the table can describe.
     fn covered(&self) -> u64 {
         self.table.len() as u64 * self.per_block()
     }
@@ -102,7 +102,7 @@ impl Refcounts {
         Place::new("qcow2 refcount table").block(FsBlock(index as u64))
     }
 
-    /// The block number `index`, which must exist.
+    /// Returns the block number `index`, which must exist.
     fn block(&mut self, file: &ImageFile, index: usize) -> Result<&mut Block> {
         if !self.blocks.contains_key(&index) {
             if self.blocks.len() * self.cluster as usize > MEMORY {
@@ -115,7 +115,7 @@ impl Refcounts {
         self.blocks.get_mut(&index).ok_or_else(|| Self::place(index).corrupt("no such block"))
     }
 
-    /// The refcount of a cluster. If the refcount block is missing, the refcount is 0.
+    /// Returns the refcount of a cluster. If the refcount block is missing, the refcount is 0.
     fn get(&mut self, file: &ImageFile, cluster: u64) -> Result<u64> {
         let (index, within) = (cluster / self.per_block(), cluster % self.per_block());
         let (bits, index) = (self.bits, index as usize);
@@ -125,7 +125,7 @@ impl Refcounts {
         }
     }
 
-    /// Sets the refcount of a cluster. Its refcount block must exist.
+    /// Sets the refcount of a cluster. The refcount block must exist.
     fn set(&mut self, file: &ImageFile, cluster: u64, value: u64) -> Result<()> {
         let (index, within) = (cluster / self.per_block(), cluster % self.per_block());
         let bits = self.bits;
@@ -135,7 +135,7 @@ impl Refcounts {
         Ok(())
     }
 
-    /// Increases the refcount of a cluster, and first reserves space in the file for the refcount block. The block must exist.
+    /// Increases the refcount of a cluster. First reserves space in the file for the refcount block, which must exist.
     fn increase(&mut self, file: &ImageFile, cluster: u64, value: u64) -> Result<()> {
         let index = (cluster / self.per_block()) as usize;
         if !self.block(file, index)?.is_changed {
@@ -162,7 +162,7 @@ impl Refcounts {
             first += 1;
         }
         let mut count = 0;
-        // The next refcount block may not exist yet, so the allocated clusters must have their refcounts in one block.
+        // The next refcount block may not exist yet, so the refcounts of all allocated clusters must be in one block.
         let end = (first / self.per_block() + 1) * self.per_block();
         while count < wanted && first + count < end && self.get(file, first + count)? == 0 {
             self.check_new(file, first + count)?;
@@ -189,8 +189,7 @@ impl Refcounts {
         Ok(())
     }
 
-    /// Adds the refcount block that contains the refcount of a cluster, if the block is missing. The new block is in the first cluster
-    /// whose refcount it contains.
+    /// Adds the refcount block for a cluster if the block is missing. The new block occupies the first cluster whose refcount it contains.
     fn add_block(&mut self, file: &ImageFile, cluster: u64) -> Result<()> {
         let index = (cluster / self.per_block()) as usize;
         if self.table[index] != 0 {
@@ -216,7 +215,7 @@ impl Refcounts {
         }
     }
 
-    /// Replaces the table by a table of twice the length. The new table is put after all clusters that the old table describes, and the
+    /// Replaces the table with a table of twice the length. The new table is placed after all clusters that the old table describes. The
     /// blocks for the new table follow it.
     fn grow(&mut self, file: &ImageFile) -> Result<()> {
         if let Changed::Moved(_) = self.changed {
@@ -253,7 +252,7 @@ impl Refcounts {
         Ok(())
     }
 
-    /// Whether the changed refcount blocks need more memory than the limit.
+    /// Whether the changed refcount blocks exceed the memory limit.
     pub(super) fn is_large(&self) -> bool {
         let most = MEMORY / self.cluster as usize;
         self.blocks.len() > most
@@ -265,10 +264,10 @@ impl Refcounts {
         matches!(self.changed, Changed::Moved(_))
     }
 
-    /// Decreases the refcount of a cluster. If the refcount becomes 0, the cluster may be allocated again.
+    /// Decreases the refcount of a cluster. If the refcount becomes 0, the cluster can be allocated again.
     ///
     /// # Errors
-    /// `Corrupt` if the refcount is 0 already; `Io`.
+    /// `Corrupt` if the refcount is already 0; `Io`.
     pub(super) fn release(&mut self, file: &ImageFile, cluster: u64) -> Result<()> {
         match self.get(file, cluster)? {
             0 => Err(Place::new("qcow2 refcount block").corrupt(format!(
@@ -283,7 +282,7 @@ impl Refcounts {
         }
     }
 
-    /// Increases the refcount of a cluster that contains several compressed clusters. Returns false if the refcount has its largest value.
+    /// Increases the refcount of a cluster that is shared by several compressed clusters. Returns false if the refcount is at its maximum.
     pub(super) fn share(&mut self, file: &ImageFile, cluster: u64) -> Result<bool> {
         let most = if self.bits == 64 { u64::MAX } else { (1 << self.bits) - 1 };
         let count = self.get(file, cluster)?;
@@ -294,7 +293,7 @@ impl Refcounts {
         Ok(true)
     }
 
-    /// Writes the changed refcount blocks, and the refcount table if it is new. The header does not point to a new table yet.
+    /// Writes the changed refcount blocks, and the refcount table if it is new. The header does not point to the new table yet.
     pub(super) fn write_blocks(&mut self, file: &ImageFile) -> Result<(), Errno> {
         for (index, block) in self.blocks.iter_mut().filter(|(_, block)| block.is_changed) {
             file.write(&[IoSlice::new(&block.bytes)], self.table[*index])?;
@@ -307,8 +306,8 @@ impl Refcounts {
         Ok(())
     }
 
-    /// Writes the pointers to new refcount blocks, and to a new refcount table. The blocks and the table must already be durable. Returns
-    /// whether a pointer was written, and the clusters of the replaced table. These clusters may be released when the pointers are durable.
+    /// Writes the pointers to new refcount blocks and to a new refcount table. The blocks and the table must already be durable. Returns
+    /// whether a pointer was written, and the clusters of the replaced table. These clusters may be released once the pointers are durable.
     pub(super) fn write_pointers(&mut self, file: &ImageFile) -> Result<(bool, Vec<u64>), Errno> {
         match std::mem::replace(&mut self.changed, Changed::Entries(Vec::new())) {
             Changed::Entries(entries) => {

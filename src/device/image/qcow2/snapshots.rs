@@ -1,4 +1,4 @@
-//! Internal snapshots. Each of them has an L1 table of its own.
+//! Internal snapshots. Each of them has its own L1 table.
 
 use super::super::file::ImageFile;
 use super::header::{Header, u32_at, u64_at};
@@ -23,7 +23,7 @@ pub(super) struct Snapshot {
     pub(super) size: Option<u64>,
 }
 
-/// Reads the table of the snapshots.
+/// Reads the snapshot table.
 pub(super) fn read(file: &ImageFile, header: &Header) -> Result<Vec<Snapshot>> {
     let place = |index: u32| Place::new("qcow2 snapshot table").block(FsBlock(index.into()));
     if header.snapshots > MAX_SNAPSHOTS {
@@ -60,7 +60,7 @@ pub(super) fn read(file: &ImageFile, header: &Header) -> Result<Vec<Snapshot>> {
     Ok(found)
 }
 
-/// The names of all snapshots. For a snapshot without a name, its number is used.
+/// Returns the names of all snapshots. A snapshot without a name is represented by its number.
 pub(in crate::device::image) fn names(file: &ImageFile, header: &Header) -> Result<Vec<String>> {
     let named = |Snapshot { id, name, .. }: Snapshot| if name.is_empty() { id } else { name };
     Ok(read(file, header)?.into_iter().map(named).collect())
@@ -73,8 +73,8 @@ pub(super) fn select(file: &ImageFile, header: &mut Header, name: &str) -> Resul
     let Some(found) = found.or_else(|| all.iter().find(|snapshot| snapshot.id == name)) else {
         let names: Vec<&str> = all.iter().map(|snapshot| &*snapshot.name).take(20).collect();
         let what = match names[..] {
-            [] => format!("there is no snapshot {name}: the image has no snapshots"),
-            _ => format!("there is no snapshot {name}; the image has {}", names.join(", ")),
+            [] => format!("the image has no snapshot {name}; it has no snapshots at all"),
+            _ => format!("the image has no snapshot {name}; it has {}", names.join(", ")),
         };
         return Err(Error::new(ErrorKind::NotFound, what));
     };

@@ -39,8 +39,8 @@ impl Cache {
         Self::Mapped((0..count.min(all)).map(|_| RwLock::new(None)).collect())
     }
 
-    /// Returns the entry with the index `within` from the table with the number `index`, if the cache contains this table. Each entry of
-    /// the table has `words` words.
+    /// Returns the entry with the index `within` from the table number `index`, if the cache contains this table. Each table entry has
+    /// `words` words.
     #[inline(always)]
     pub(super) fn entry(&self, index: u64, within: usize, words: usize) -> Option<Entry> {
         match self {
@@ -70,7 +70,7 @@ impl Cache {
 }
 
 fn slot(slots: &[RwLock<Option<Table>>], index: u64) -> &RwLock<Option<Table>> {
-    // The number of slots is a power of two, so the mask gives the remainder of a division by this number.
+    // The number of slots is a power of two, so the mask is equivalent to a modulo operation.
     &slots[index as usize & (slots.len() - 1)]
 }
 
@@ -85,14 +85,14 @@ fn mapped<R>(
     slot.as_ref().filter(|table| table.index == index).map(|table| look(&table.words))
 }
 
-/// Returns the entry with the index `within`. Each entry of the table has `words` words.
+/// Returns the entry with the index `within`. Each table entry has `words` words.
 #[inline]
 pub(super) fn entry(table: &[u64], within: usize, words: usize) -> Entry {
     let at = within * words;
     Entry { word: table[at], bitmap: if words == 2 { table[at + 1] } else { 0 } }
 }
 
-/// Reads the L2 table to which an entry of the L1 table points. `granule` is that of [`ImageFile::read_data`].
+/// Reads the L2 table to which an entry of the L1 table points. `granule` has the meaning that it has in [`ImageFile::read_data`].
 pub(super) fn read(
     file: &ImageFile,
     header: &Header,
@@ -110,7 +110,7 @@ pub(super) fn read(
     Ok(words.iter().map(|word| u64::from_be_bytes(*word)).collect())
 }
 
-/// Names an entry of the L1 table in an error.
+/// Returns the place of an L1 table entry, for an error.
 pub(super) fn place(index: u64) -> Place {
     Place::new("qcow2 L1 table").block(FsBlock(index))
 }

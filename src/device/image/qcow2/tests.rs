@@ -26,7 +26,8 @@ impl Rng {
 /// A number that identifies one write of a sector. The content of the sector is this number, repeated.
 type Stamp = u64;
 
-/// The contents that each sector may have after a power cut: the content at the last flush, and all later contents.
+/// The contents that each sector may have after a power cut: the content as of the last flush, and all later contents. The second field
+/// contains the current contents.
 struct Model(Vec<HashSet<Stamp>>, Vec<Stamp>);
 
 impl Model {
@@ -60,7 +61,7 @@ fn stamps(image: &Qcow2) -> Vec<Stamp> {
     bytes.chunks_exact(SECTOR).map(stamp).collect()
 }
 
-/// A change of a random range, or a flush.
+/// Makes a change to a random range, or a flush.
 fn step(image: &Qcow2, model: &mut Model, rng: &mut Rng, stamp: Stamp) {
     let count = SIZE as usize / SECTOR;
     let most = if rng.next().is_multiple_of(8) { 900 } else { 30 };
@@ -83,7 +84,7 @@ fn step(image: &Qcow2, model: &mut Model, rng: &mut Rng, stamp: Stamp) {
             image.write_zeroes(at, bytes as u64).unwrap();
             model.change(first..first + len, 0);
         }
-        // A write of whole clusters, which are compressed.
+        // This arm writes whole clusters, which are compressed.
         3 | 4 => {
             let cluster = image.header.cluster();
             let at = at / cluster * cluster;
@@ -100,7 +101,7 @@ fn step(image: &Qcow2, model: &mut Model, rng: &mut Rng, stamp: Stamp) {
     }
 }
 
-/// The file after a power cut: all durable writes, and any sectors of the writes since the last sync.
+/// Returns the file after a power cut: it contains all durable writes, and some sectors of the writes since the last sync.
 fn after_power_cut(rng: &mut Rng) -> Vec<u8> {
     RECORDING.with_borrow(|Recording { durable, pending }| {
         let mut file = durable.clone();

@@ -1,6 +1,6 @@
-//! Changes of a qcow2 image.
+//! Changes to a qcow2 image.
 //!
-//! Tables are changed in memory. A [commit](Qcow2::commit) writes them in an order that ensures that a pointer on the disk leads only to
+//! Tables are changed in memory. A [commit](Qcow2::commit) writes them in an order that ensures that every pointer on disk points to
 //! durable data and tables:
 //!
 //! 1. the data, the increased refcounts, and new L2 tables;
@@ -11,8 +11,8 @@
 //! The space for a table is reserved when the table is changed in memory. Therefore, if the host's file system is full, the write fails
 //! instead of the commit.
 //!
-//! Each step except the last one ends with `fdatasync`. So after a power cut the image is sound: each cluster has its old or new content, and
-//! some clusters may be unused although their refcount is not 0.
+//! Each step except the last one ends with `fdatasync`. So the image is consistent after a power cut: each cluster has its old or new
+//! content, but some unused clusters may still have a refcount other than 0.
 
 use std::collections::HashMap;
 use std::io::IoSlice;
@@ -43,13 +43,13 @@ pub(super) struct Writer {
     refcounts: Refcounts,
     /// The clusters that the next commit releases.
     freed: Vec<u64>,
-    /// Whether a change of the content must first clear features of the header, or mark bitmaps as in use.
+    /// Whether the next change of the content must first clear feature bits in the header, or mark bitmaps as in use.
     has_autoclear: bool,
     /// The flags of the bitmaps that must still be marked as in use. `None` if the image has no bitmaps.
     bitmaps: Option<Vec<(u64, u32)>>,
-    /// The unused rest of the cluster that the last compressed data were written to. The next compressed data begin there.
+    /// The unused rest of the cluster to which the last compressed data were written. The next compressed data begin there.
     rest: Range<u64>,
-    /// Whether a write of a table or a flush has failed. The kernel reports a failure only once, so all later writes fail.
+    /// Whether a write of a table or a flush has failed. The kernel reports a failure only once, so all later writes must fail.
     is_broken: AtomicBool,
 }
 
@@ -75,9 +75,9 @@ impl Writer {
         })
     }
 
-    /// The L2 table with the number `index`, if it differs from the table on the disk.
+    /// Returns the L2 table number `index` if it differs from the table on disk.
     pub(super) fn changed(&self, index: u64) -> Option<&[u64]> {
-        // Usually no table has changed, so this check is fast.
+        // Usually, no table has changed, so this check is fast.
         if self.changed.is_empty() {
             return None;
         }
@@ -92,7 +92,7 @@ impl Writer {
         Ok(())
     }
 
-    /// Records a failed write of a table, or a failed flush: all later writes then fail.
+    /// Marks the image as broken after a failed write of a table or a failed flush. All later writes then fail.
     fn must<T>(&self, result: Result<T, Errno>) -> Result<T> {
         result.map_err(|errno| {
             self.is_broken.store(true, Ordering::Release);
@@ -113,7 +113,7 @@ impl Writer {
         Ok(())
     }
 
-    /// Fails if a cluster that should contain data contains a table.
+    /// Fails if a cluster that is to contain data contains a table.
     fn check_data(&self, cluster: u64, header: &Header) -> Result<()> {
         if self.refcounts.tables.contains(&cluster) {
             let what =
@@ -131,7 +131,7 @@ impl State {
 }
 
 impl Qcow2 {
-    /// Runs `work`, which changes the image. The first call also clears the features that a change invalidates, and marks the bitmaps as in
+    /// Runs `run`, which changes the image. The first call also clears the features that a change invalidates, and marks the bitmaps as in
     /// use.
     pub(super) fn change(&self, run: impl FnOnce(&Self, &mut State) -> Result<()>) -> Result<()> {
         let mut state = self.state.write();
@@ -175,10 +175,10 @@ impl Qcow2 {
         Ok(())
     }
 
-    /// Writes whole clusters. A cluster that is not yet in the file is compressed, if this makes it smaller.
+    /// Writes whole clusters. A cluster that is not yet in the file is compressed if this makes it smaller.
     fn write_compressed(&self, data: &[u8], at: u64) -> Result<()> {
         let clusters = data.chunks_exact(self.header.cluster() as usize);
-        // The compression is done before the image is locked, so that several threads can compress at the same time.
+        // The data are compressed before the image is locked, so that several threads can compress at the same time.
         let packed: Vec<_> =
             clusters.map(|cluster| (cluster, packed::pack(cluster, self.header.is_zstd))).collect();
         self.change(|image, state| {
@@ -199,7 +199,7 @@ impl Qcow2 {
         written.map_err(|errno| Error::io(errno, format!("write to the image file at {at}")))
     }
 
-    /// If a write may overwrite the bytes from `at` on in place, returns their position in the file, and their number, at most `most`.
+    /// If a write may overwrite the bytes starting at `at` in place, returns their position in the file and their number, at most `most`.
     fn in_place(&self, state: &State, at: u64, most: u64) -> Result<Option<(u64, u64)>> {
         let Some(writer) = state.writer.as_ref().filter(|writer| !writer.has_autoclear) else {
             return Ok(None);
@@ -224,7 +224,7 @@ impl Qcow2 {
             writer.check_data(start / size, &self.header)?;
             if start > self.file.len().saturating_add(MAX_GAP) {
                 let place = Place::new("qcow2 L2 entry").block(FsBlock(number));
-                return Err(place.corrupt("the data are far past the end of the file"));
+                return Err(place.corrupt("the data are too far past the end of the file"));
             }
             if len == 0 {
                 begin = start;
@@ -250,13 +250,13 @@ impl Qcow2 {
         Ok(())
     }
 
-    /// Allocates clusters, and writes the beginning of the data to them. Returns the number of bytes that were written.
+    /// Allocates clusters, and writes the beginning of the data to them. Returns the number of bytes written.
     fn write_new(&self, state: &mut State, data: &[u8], at: u64) -> Result<u64> {
         let size = self.header.cluster();
         let (first, skip) = (at / size, at % size);
         let index = first / self.header.mapped();
         self.add_table(state, index)?;
-        // A step ends where the L2 table ends, because it changes only one L2 table.
+        // A step ends where the L2 table ends, so that it changes only one L2 table.
         let end = (at + data.len() as u64).div_ceil(size).min((index + 1) * self.header.mapped());
         let most = (end - first).min((STEP / size).max(1));
         let mut wanted = 1;
@@ -277,7 +277,7 @@ impl Qcow2 {
         Ok(len)
     }
 
-    /// Fills new clusters. The bytes before and after the data get the present content of the disk.
+    /// Fills new clusters. The bytes before and after the data get the current content of the disk.
     fn fill(&self, state: &State, to: u64, at: u64, data: &[u8]) -> Result<()> {
         let size = self.header.cluster();
         let (skip, len) = ((at % size) as usize, data.len());
@@ -292,7 +292,7 @@ impl Qcow2 {
         self.put(&bytes, to)
     }
 
-    /// Copies the L2 table with the number `index` to the changed tables, or creates it if the image has no such table.
+    /// Copies the L2 table number `index` to the changed tables, or creates it if the image has no such table.
     fn add_table(&self, state: &mut State, index: u64) -> Result<()> {
         if state.writer()?.changed.contains_key(&index) {
             return Ok(());
@@ -323,7 +323,8 @@ impl Qcow2 {
         Ok(())
     }
 
-    /// Replaces the entry of a cluster, whose L2 table must be a changed table. The clusters of the old entry become free.
+    /// Replaces the entry of a cluster. The L2 table of this entry must be among the changed tables. The clusters of the old entry are
+    /// freed.
     fn map(&self, state: &mut State, cluster: u64, entry: Entry) -> Result<()> {
         let (index, within) = (cluster / self.header.mapped(), cluster % self.header.mapped());
         let writer = state.writer()?;
@@ -333,7 +334,7 @@ impl Qcow2 {
         writer.free(Entry { word, bitmap: 0 }, &self.header)
     }
 
-    /// Frees these clusters of the disk, which then read as zeros.
+    /// Frees these clusters of the disk. They read as zeros afterwards.
     pub(super) fn free(&self, state: &mut State, clusters: Range<u64>) -> Result<()> {
         let zeros = if self.below.is_some() { Entry::ZEROED } else { Entry::default() };
         let mut next = clusters.start;
@@ -371,7 +372,7 @@ impl Qcow2 {
         self.bound(state)
     }
 
-    /// Finds space for compressed data. The space begins in a cluster that may contain other compressed data, and may end in the next
+    /// Finds space for compressed data. The space begins in a cluster that may contain other compressed data, and may extend into the next
     /// cluster. Also returns the clusters whose refcounts were increased.
     fn place_packed(&self, state: &mut State, len: u64) -> Result<(u64, SmallVec<[u64; 2]>)> {
         let size = self.header.cluster();
@@ -413,7 +414,7 @@ impl Qcow2 {
         Ok(())
     }
 
-    /// Makes all changes durable. The module describes the order of the writes.
+    /// Makes all changes durable. The module documentation describes the order of the writes.
     pub(super) fn commit(&self, l1: &[u64], writer: &mut Writer) -> Result<()> {
         writer.check()?;
         let done = self.write_new_tables(l1, writer);
@@ -434,8 +435,8 @@ impl Qcow2 {
         if writer.freed.is_empty() {
             return Ok(());
         }
-        // `rest` is the unused part of a cluster with compressed data. This cluster may be among the freed clusters, and may then be
-        // allocated for another purpose. Therefore `rest` is emptied.
+        // `rest` is the unused part of a cluster with compressed data. This cluster may be among the freed clusters and may then be
+        // allocated for another purpose, so `rest` must be emptied.
         writer.rest = 0..0;
         *self.last.lock() = None;
         let mut freed = std::mem::take(&mut writer.freed);

@@ -37,7 +37,7 @@ pub(super) fn client(
     let place = format!("TLS with {}", name.to_str());
     let tls = ClientConnection::new(Arc::new(config), name);
     let mut tls = tls.map_err(|error| Error::invalid(format!("{place}: {error}")))?;
-    // The session's buffer needs no limit. The session accepts more bytes only after all bytes in the buffer were sent.
+    // The session's buffer needs no limit, because the session accepts more bytes only after all bytes in the buffer were sent.
     tls.set_buffer_limit(None);
     Ok(Client { session: Box::new(Verified { tls, place: place.clone(), lacks }), place })
 }
@@ -46,7 +46,7 @@ pub(super) fn client(
 struct Verified {
     tls: ClientConnection,
     place: String,
-    /// Whether the server has requested a client certificate, which this client does not have.
+    /// Whether the server has requested a client certificate that this client does not have.
     lacks: Arc<AtomicBool>,
 }
 
@@ -121,7 +121,7 @@ fn explained(place: &str, error: &rustls::Error) -> io::Error {
     io::Error::new(kind, format!("{place}: {why}"))
 }
 
-/// The reason why the client refuses a certificate. The text continues a sentence that begins with "the server's certificate".
+/// Returns the reason why the client refuses a certificate. The text continues a sentence that begins with "the server's certificate".
 fn certificate(refused: &CertificateError) -> String {
     use CertificateError as Refused;
     let why = match refused {
@@ -133,7 +133,7 @@ fn certificate(refused: &CertificateError) -> String {
         _ => "is refused",
     };
     let words = refused.to_string();
-    // For an unknown issuer and a revoked certificate, the TLS library's text contains only an identifier. For all other errors its text
+    // For an unknown issuer and a revoked certificate, the TLS library's text contains only an identifier. For all other errors, its text
     // contains names and times, so this text is added.
     if matches!(refused, Refused::UnknownIssuer | Refused::Revoked) {
         why.to_owned()
@@ -165,8 +165,8 @@ impl ResolvesClientCert for Without {
     }
 }
 
-/// Returns the path of an optional file, if the file exists. If its existence cannot be determined, the result is an error, because the
-/// file could be a list of revoked certificates.
+/// Returns the path of an optional file if the file exists. If this cannot be determined, the result is an error, because the file could be
+/// a list of revoked certificates.
 fn existing(path: PathBuf) -> Result<Option<PathBuf>> {
     match std::fs::symlink_metadata(&path) {
         Ok(_) => Ok(Some(path)),
@@ -191,7 +191,7 @@ fn config(dir: Option<&Path>, lacks: &Arc<AtomicBool>) -> Result<ClientConfig> {
     let verifier = WebPkiServerVerifier::builder_with_provider(roots, Arc::clone(&provider));
     let revoked = dir.map(|dir| dir.join("ca-crl.pem"));
     let verifier = match revoked.map(existing).transpose()?.flatten() {
-        // Some authorities in a chain have no list of revoked certificates. So a certificate whose revocation status is unknown is
+        // Some authorities in a chain have no list of revoked certificates. Therefore, a certificate with an unknown revocation status is
         // accepted.
         Some(path) => verifier
             .with_crls(all::<CertificateRevocationListDer<'_>>(&path)?)
@@ -257,7 +257,7 @@ fn authorities(path: &Path) -> Result<RootCertStore> {
     Ok(roots)
 }
 
-/// The authorities that the system trusts. Certificates that cannot be parsed are skipped, because most servers do not need them.
+/// Returns the authorities that the system trusts. Certificates that cannot be parsed are skipped, because most servers do not need them.
 fn authorities_of_the_system() -> Result<RootCertStore> {
     let mut roots = RootCertStore::empty();
     let found = rustls_native_certs::load_native_certs();

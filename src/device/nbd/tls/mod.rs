@@ -1,7 +1,7 @@
 //! TLS for connections to servers: the authentication, and the handshake. After the handshake, the connection belongs to a [pump].
 //!
-//! STARTTLS is the first option of the negotiation, so that no unencrypted answer to another option is accepted. The negotiation receives
-//! no bytes after the server's reply to STARTTLS. So plain text after that reply is processed as TLS, and the handshake fails.
+//! STARTTLS is the first option of the negotiation, so that the client accepts no unencrypted answer to another option. The negotiation
+//! receives no bytes beyond the server's reply to STARTTLS. So plain text after that reply is processed as TLS, and the handshake fails.
 //!
 //! A server is always authenticated: by its certificate, or by a shared key.
 
@@ -26,10 +26,11 @@ const BUFFER: usize = 128 << 10;
 
 /// A TLS session. It has no socket of its own: the caller transfers bytes between the session and the server.
 trait Session: Send {
-    /// Decrypts bytes from the server, at most [`BUFFER`], and appends the plain text to `plain`.
+    /// Decrypts at most [`BUFFER`] bytes from the server, and appends the plain text to `plain`.
     ///
-    /// # Errors An error with one line for the user. The session has then ended. Its remaining bytes contain the reason, and must still be
-    /// sent to the server.
+    /// # Errors
+    /// An error with one line for the user. The session has then ended. Its remaining bytes contain the reason, and must still be sent to the
+    /// server.
     fn decrypt(&mut self, bytes: &[u8], plain: &mut Vec<u8>) -> io::Result<State>;
 
     /// Encrypts bytes for the server.
@@ -41,11 +42,11 @@ trait Session: Send {
     /// Whether the session has bytes for the server.
     fn wants_write(&self) -> bool;
 
-    /// Writes bytes of the session to the server, as many as the socket accepts.
+    /// Sends as many bytes of the session to the server as the socket accepts.
     fn write(&mut self, server: &mut dyn Write) -> io::Result<usize>;
 
-    /// The probable reason why a server closed a connection. This reason is reported if the server has sent no data over TLS and has stated
-    /// no reason itself.
+    /// Returns the probable reason why a server closed a connection. This reason is reported if the server has sent no data over TLS and
+    /// has not stated a reason itself.
     fn refusal(&self) -> Refusal;
 }
 
@@ -68,7 +69,7 @@ struct Refusal {
 }
 
 impl Refusal {
-    const UNKNOWN: Self = Self { what: "the server ends the connection", is_certain: false };
+    const UNKNOWN: Self = Self { what: "the server ended the connection", is_certain: false };
 
     fn error(self, place: &str) -> io::Error {
         let kind = match self.is_certain {
@@ -97,7 +98,7 @@ impl Client {
         }
     }
 
-    /// Runs the handshake. Starts the pump for the connection, and returns the user's end of the pump's socket pair.
+    /// Runs the handshake, starts the pump for the connection, and returns the user's end of the pump's socket pair.
     pub(super) fn start(mut self, socket: Socket, until: Instant) -> io::Result<Socket> {
         let mut plain = Vec::new();
         let mut buffer = vec![0; BUFFER];
@@ -149,7 +150,7 @@ fn receive(socket: &Socket, buffer: &mut [u8], until: Instant) -> io::Result<usi
     }
 }
 
-/// Whether the error means that the operation is not possible without waiting.
+/// Whether the error means that the operation would have to wait.
 fn is_nothing(error: &io::Error) -> bool {
     matches!(error.kind(), io::ErrorKind::WouldBlock | io::ErrorKind::Interrupted)
 }

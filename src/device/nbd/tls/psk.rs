@@ -1,4 +1,5 @@
-//! Authentication by a key that the server and this client share (pre-shared keys, PSK): RFC 4279 and 5489 in TLS 1.2, RFC 8446 in TLS 1.3.
+//! Authentication with a key that the server and this client share (pre-shared keys, PSK): RFC 4279 and 5489 in TLS 1.2, RFC 8446 in TLS
+//! 1.3.
 //!
 //! This module uses OpenSSL, because rustls does not support pre-shared keys.
 
@@ -20,7 +21,7 @@ use crate::error::{Context as _, Errno, Error, ErrorKind, Result};
 
 /// The longest key that every version of OpenSSL's interface accepts (`PSK_MAX_PSK_LEN`).
 const MAX_KEY: usize = 256;
-/// The shortest permitted key. An attacker who has recorded a handshake could find a shorter key by trying all keys.
+/// The shortest permitted key. An attacker with a recorded handshake could find a shorter key by trying all keys.
 const MIN_KEY: usize = 16;
 /// The largest size of a key file.
 const MAX_FILE: u64 = 1 << 20;
@@ -28,8 +29,8 @@ const MAX_FILE: u64 = 1 << 20;
 const PATIENCE: Duration = Duration::from_secs(10);
 /// The largest number of bytes of plain text in a record.
 const RECORD: usize = 16 << 10;
-/// The largest number of unsent bytes. Without this limit, a server could fill the client's memory: it requests answers but accepts no
-/// bytes.
+/// The largest number of unsent bytes. Without this limit, a server could fill the client's memory by requesting answers without receiving
+/// them.
 const MAX_UNSENT: usize = 1 << 20;
 /// The ciphers of TLS 1.2. Only ephemeral key exchange is permitted, so that a stolen key does not decrypt earlier recordings. Certificates
 /// and ciphers without encryption are excluded.
@@ -58,8 +59,8 @@ fn context(user: String, key: Vec<u8>) -> Result<SslContext, ErrorStack> {
     context.set_min_proto_version(Some(SslVersion::TLS1_2))?;
     context.set_cipher_list(CIPHERS_1_2)?;
     context.set_ciphersuites(CIPHERS_1_3)?;
-    // With TLS 1.3, a server that does not have the key may send a certificate instead. No authority is trusted, so every certificate is
-    // refused.
+    // With TLS 1.3, a server that does not have the key may send a certificate instead. The client trusts no authority, so it refuses every
+    // certificate.
     context.set_verify(SslVerifyMode::PEER);
     context.set_options(SslOptions::NO_RENEGOTIATION | SslOptions::NO_TICKET);
     context.set_mode(SslMode::ENABLE_PARTIAL_WRITE | SslMode::ACCEPT_MOVING_WRITE_BUFFER);
@@ -83,8 +84,8 @@ fn key(path: &Path, user: &str) -> Result<Vec<u8>> {
     let bytes = content(path)?;
     let lines = bytes.split(|byte| *byte == b'\n').map(<[u8]>::trim_ascii_end);
     let found = lines.filter_map(|line| line.strip_prefix(user.as_bytes())?.strip_prefix(b":"));
-    // A user's name may contain colons. So several lines may begin with this name and a colon. The line of this user is the line in which
-    // only a key follows, because a key contains no colon.
+    // A user name may contain colons, so several lines may begin with this name and a colon. A key contains no colon, so this user's line
+    // is the one in which only a key follows.
     let Some(digits) = found.into_iter().find(|key| !key.contains(&b':')) else {
         return Err(Error::new(
             ErrorKind::NotFound,
@@ -142,7 +143,7 @@ struct Psk {
     is_open: bool,
     /// The plain text of one record.
     record: Box<[u8]>,
-    /// Bytes of requests that are not encrypted yet, because OpenSSL first needs the rest of a TLS message from the server.
+    /// Bytes of requests that are not yet encrypted, because OpenSSL first needs the rest of a TLS message from the server.
     waiting: Vec<u8>,
     place: String,
 }
@@ -254,7 +255,7 @@ impl Session for Psk {
     }
 
     fn refusal(&self) -> Refusal {
-        let what = "the server ends the connection: the server may not know the user, or may have another key";
+        let what = "the server ended the connection: the server may not know the user, or may have another key";
         Refusal { what, is_certain: false }
     }
 }

@@ -1,13 +1,13 @@
-//! The pump of a TLS connection: a thread that owns the socket to the server and one end of a socket pair. All other code is called the
-//! user of the connection. The user uses the other end of the pair like a socket to a server.
+//! The pump of a TLS connection: a thread that owns the socket to the server and one end of a socket pair. The rest of the program is the
+//! user of the connection, and uses the other end of the pair like a socket to a server.
 //!
-//! The pump costs a copy of the data and a thread for each connection. Its advantage is that all decrypted data are in a socket, where the
-//! `poll` of an event loop detects them. `poll` cannot detect data in the memory of the TLS library. The buffers of both directions are
-//! bounded. In each direction, the pump receives more bytes only after it has passed on all earlier bytes.
+//! The pump costs a copy of the data and a thread for each connection. Its advantage is that all decrypted data are in a socket, where an
+//! event loop's `poll` detects them. `poll` cannot detect data in the memory of the TLS library. The buffers of both directions are
+//! bounded: in each direction, the pump receives more bytes only after it has passed on all earlier bytes.
 //!
-//! If one side closes its connection, the pump also closes the connection to the other side. Replies that the pump has already received
-//! from the server are still delivered. Requests that the pump has already received from the user are still sent for a short time. After
-//! [`Socket::shutdown`] the pump transfers no bytes.
+//! If one side closes its connection, the pump also closes the connection to the other side. It still delivers replies that it has already
+//! received from the server, and for a short time still sends requests that it has already received from the user. After
+//! [`Socket::shutdown`], the pump transfers no bytes.
 
 use std::io::{self, IoSlice, IoSliceMut};
 use std::ops::ControlFlow;
@@ -97,7 +97,7 @@ impl Pump {
                 PollFd::new(&self.user, flags(takes, !is_empty)),
                 PollFd::new(&self.server, flags(receives, sends && !ended)),
             ];
-            // `poll` reports the end of the server's socket in every call. So the pump polls this socket only if it expects bytes from the
+            // `poll` reports the end of the server's socket in every call, so the pump polls this socket only if it expects bytes from the
             // server or has bytes to send.
             let count = if receives || (sends && !ended) { 2 } else { 1 };
             match poll(&mut fds[..count], None) {
@@ -203,7 +203,7 @@ impl Pump {
                 Ok(_) => {}
                 Err(error) if is_nothing(&error) => return,
                 Err(error) => {
-                    // The server's last message states why it ended the connection. So the remaining bytes are received before the
+                    // The server's last message states why it ended the connection. Therefore, the remaining bytes are received before the
                     // connection ends with the error of the write.
                     while self.end.is_none() && self.plain.len() < BUFFER {
                         let before = self.plain.len();
@@ -219,7 +219,8 @@ impl Pump {
         }
     }
 
-    /// Ends the connection after the user has closed its end. The remaining requests and TLS's closing message are sent, for a short time.
+    /// Ends the connection after the user has closed its end. For a short time, the pump still sends the remaining requests and TLS's
+    /// closing message.
     fn linger(&mut self) -> Flow {
         let until = Instant::now() + LINGER;
         let mut has_ended = false;
