@@ -111,7 +111,7 @@ impl Host {
     /// The errors of [`open`](Self::open); `ReadOnly` if the options open the file for writing.
     pub fn open_with(&self, path: impl AsRef<Path>, options: FileOptions) -> Result<File> {
         if options.writes() || options.create || options.create_new || options.truncate {
-            let error = Error::read_only("host files can only be read");
+            let error = Error::read_only("host files can be read but not written");
             return Err(error.at(path.as_ref().display()));
         }
         let mut device = None;

@@ -435,7 +435,7 @@ impl File {
     #[cold]
     fn read_only(&self) -> Error {
         match &self.backing {
-            Backing::Host(_) => Error::read_only("host files can only be read"),
+            Backing::Host(_) => Error::read_only("host files can be read but not written"),
             _ => Error::read_only("the volume was opened read-only"),
         }
     }

@@ -310,9 +310,10 @@ impl LocalQueue {
     fn writable(&self) -> Result<&dyn ironmap::fs::Writer, Error> {
         match &self.store {
             Store::Volume(volume) => volume.volume.fs().writable(),
-            Store::Host(_) => {
-                Err(Error::new(ironmap::ErrorKind::ReadOnly, "host files can only be read"))
-            }
+            Store::Host(_) => Err(Error::new(
+                ironmap::ErrorKind::ReadOnly,
+                "host files can be read but not written",
+            )),
         }
     }
 }

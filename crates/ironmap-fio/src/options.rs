@@ -38,7 +38,7 @@ impl Source {
                 Err(Error::invalid("volume= and host cannot be combined: give one of them"))
             }
             (Some(name), false) => Ok(Self::Volume(name.to_owned())),
-            (None, true) if writes => Err(Error::invalid("host files can only be read")),
+            (None, true) if writes => Err(Error::invalid("host files can be read but not written")),
             (None, true) => Ok(Self::Host),
             (None, false) => Err(Error::invalid(
                 "volume= is missing: name the device or image with the files, or give host for files of mounted file systems",

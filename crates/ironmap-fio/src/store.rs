@@ -70,7 +70,7 @@ impl Store {
 
     pub(crate) fn punch(&self, file: &File, pos: FilePos, len: usize) -> Result<usize> {
         let Self::Volume(lent) = self else {
-            return Err(Error::invalid("host files can only be read"));
+            return Err(Error::invalid("host files can be read but not written"));
         };
         let fs = lent.volume().fs();
         fs.writable()?.fallocate(file.inode(), Fallocate::Punch, pos, len as u64).map(|()| len)

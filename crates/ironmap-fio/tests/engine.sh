@@ -162,7 +162,7 @@ fi
 
 step "what is refused, is refused in one line"
 refused "volume= is missing" quietly --name=job --ioengine="external:$ENGINE" --filename=/f --size=4m --rw=read
-refused "host files can only be read" host --rw=randrw
+refused "host files can be read but not written" host --rw=randrw
 refused "cannot be combined" host --volume="$image"
 refused "not a regular file" quietly --name=job --ioengine="external:$ENGINE" --host --filename="$scratch" --size=4m --rw=read
 refused "no such file" quietly --name=job --ioengine="external:$ENGINE" --host --filename="$scratch/none" --size=4m --rw=read \

@@ -128,7 +128,7 @@ impl<'a> Opener<'a> {
             TargetSpec::Kernel { path } => self.open_kernel(spec, path),
             TargetSpec::Vol { volume, path, .. } => self.open_volume(spec, volume, path),
             TargetSpec::Host { .. } if self.plan.rw.writes() => {
-                Err(Error::invalid("host files can only be read"))
+                Err(Error::invalid("host files can be read but not written"))
             }
             TargetSpec::Host { .. } if self.plan.files > 1 => {
                 Err(Error::invalid("only one host file can be measured at a time"))

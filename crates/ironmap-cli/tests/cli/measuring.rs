@@ -321,7 +321,11 @@ fn wrong_arguments_are_named() {
         (&["null:1m", "--engine", "tape"][..], 2, "tape is not an engine"),
         (&["raw:/dev/null", "--rw", "randwrite"], 2, "confirm this with --destroy"),
         (&["raw:missing"], 1, "bench: missing: No such file or directory"),
-        (&["host:/etc/passwd", "--rw", "write", "--destroy"], 1, "host files can only be read"),
+        (
+            &["host:/etc/passwd", "--rw", "write", "--destroy"],
+            1,
+            "host files can be read but not written",
+        ),
         (&["--fixture", "shm", "--fs", "xfs"], 1, "XFS must be mounted"),
         (&["floppy:a"], 2, "a target is raw:, kernel:, vol:, host: or null:"),
     ] {
