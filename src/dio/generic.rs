@@ -34,7 +34,7 @@ pub(super) fn read_now<Q: DeviceQueue, M: MapFile>(
     Io { queue, state }.read_any(target, bufs, &request)
 }
 
-/// Reads a range that is contiguous on the device. Most ranges are contiguous. Returns `None` if the general loop must read the range.
+/// Reads a range that is contiguous on the device, as most ranges are. Returns `None` if the general loop must read the range.
 #[inline(always)]
 fn read_whole<Q: DeviceQueue, M: MapFile>(
     queue: &mut Q,
@@ -158,7 +158,7 @@ impl Io<'_> {
     }
 }
 
-/// Returns the device offset of a range. Most ranges have one device offset. The result is `None` if one transfer cannot read the range, or
+/// Returns the device offset of a range. Most ranges have a single device offset. Returns `None` if one transfer cannot read the range, or
 /// if the data must be verified.
 pub(super) fn one_piece<M: MapFile>(
     target: &Target<'_, M>,
@@ -173,7 +173,7 @@ pub(super) fn one_piece<M: MapFile>(
     Ok((whole && len <= target.geometry.limits.max_transfer as usize).then_some(iomap.addr))
 }
 
-/// The part of a request's memory that is not filled yet.
+/// The part of a request's memory that is not yet filled.
 struct Rest<'s, 'a> {
     current: &'s mut [u8],
     more: std::slice::IterMut<'s, IoSliceMut<'a>>,
@@ -201,7 +201,7 @@ impl<'s> Rest<'s, '_> {
 }
 
 impl<M: MapFile> Target<'_, M> {
-    /// The mappings of a range.
+    /// Returns the mappings of a range.
     pub(super) fn mappings(&self, pos: FilePos, len: usize, resident: bool) -> Mappings<'_, M> {
         Mappings::new(self.map, pos, FilePos(pos.0 + len as u64)).resident(resident)
     }

@@ -10,8 +10,7 @@ use crate::units::FilePos;
 /// `IOV_MAX`: Linux refuses a request with more buffers.
 const MAX_SEGMENTS: usize = 1024;
 
-/// The method that keeps memory unchanged during a transfer, for a device that computes checksums, protection information or parity over
-/// the memory.
+/// How memory is kept unchanged during a transfer, for a device that computes checksums, protection information or parity over the memory.
 ///
 /// If the memory of a write changes during the transfer, the stored checksum does not match the stored data. If the memory of a read
 /// changes, the read fails although the medium has no error. Other code may write to borrowed bytes (`&[u8]`): for example, another process
@@ -31,7 +30,7 @@ const MAX_SEGMENTS: usize = 1024;
 /// ```
 ///
 /// If the verification of a read fails, the read is repeated once, into memory of the queue. If the repeated read fails too, the error is
-/// EILSEQ. With `ZeroCopy` reads are not repeated.
+/// EILSEQ. With `ZeroCopy`, reads are not repeated.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 #[non_exhaustive]
 pub enum StablePages {
@@ -51,7 +50,7 @@ impl StablePages {
     /// All methods.
     pub const ALL: [Self; 4] = [Self::ZeroCopy, Self::Bounce, Self::Lazy, Self::Owned];
 
-    /// The short name of the method for [`StablePages`], in options and tables.
+    /// Returns the short name of the method, for options and tables.
     #[must_use]
     pub const fn name(self) -> &'static str {
         match self {
@@ -96,7 +95,7 @@ pub(super) struct Copied {
 }
 
 impl Copied {
-    /// The address bits that require a copy for a synchronous write. The bits depend on the owner of the memory.
+    /// Returns the address bits that require a copy for a synchronous write. The bits depend on the owner of the memory.
     #[inline(always)]
     pub(super) fn writes_of(&self, source: Source) -> usize {
         match source {
@@ -137,7 +136,7 @@ impl Geometry {
         self
     }
 
-    /// Whether the device accepts a request at this position, with these buffers (address and length). The address of an empty buffer is
+    /// Whether the device accepts a request at this position with these buffers (address and length). The address of an empty buffer is
     /// ignored.
     pub(crate) fn is_aligned(
         &self,
@@ -158,12 +157,12 @@ impl Geometry {
         !request.flags.contains(DioFlags::BOUNCE) && self.has_none(copied, request.pos, bufs)
     }
 
-    /// Whether the device may refuse the address of a buffer that was cut at a sector boundary.
+    /// Whether the device might refuse the address of a buffer that was cut at a sector boundary.
     pub(super) fn cuts_can_be_misaligned(&self) -> bool {
         self.dma_mask as u64 > self.sector_mask
     }
 
-    /// Whether the device accepts the address that is `distance` bytes after another accepted address.
+    /// Whether the device accepts an address that is `distance` bytes after another accepted address.
     pub(super) fn takes_distance(&self, distance: u64) -> bool {
         distance & self.dma_mask as u64 == 0
     }
@@ -193,7 +192,7 @@ impl Geometry {
         self.copied.owned_writes == usize::MAX
     }
 
-    /// The reason why memory is copied. Only one address is examined, because the function runs for each copied request.
+    /// Returns the reason why memory is copied. Only one address is examined, because the function runs for each copied request.
     #[cold]
     pub(super) fn why_copied(&self, pos: FilePos, len: usize, address: usize) -> NotSimple {
         if (pos.0 | len as u64) & self.sector_mask == 0 && address & self.dma_mask == 0 {
@@ -208,13 +207,13 @@ impl Geometry {
         !self.reread.is_empty()
     }
 
-    /// The flags of the bio of a read.
+    /// Returns the flags for the bio of a read.
     pub(super) fn for_read(&self, flags: DioFlags) -> BioFlags {
         flags.for_bio() | self.reread
     }
 
-    /// The smallest aligned range that contains the `len` bytes at `pos`. The result is the start and the length of this range, and the
-    /// distance from the start to `pos`.
+    /// Returns the smallest aligned range that contains the `len` bytes at `pos`: its start, its length, and the distance from its start to
+    /// `pos`.
     pub(crate) fn widen(&self, pos: FilePos, len: usize) -> (FilePos, usize, usize) {
         let start = pos.0 & !self.sector_mask;
         let skip = (pos.0 - start) as usize;
@@ -222,27 +221,27 @@ impl Geometry {
         (FilePos(start), widened, skip)
     }
 
-    /// Whether the position and the length are multiples of a sector.
+    /// Whether the position and the length are multiples of the sector size.
     pub(crate) fn takes(&self, pos: FilePos, len: usize) -> bool {
         (pos.0 | len as u64) & self.sector_mask == 0
     }
 
-    /// The device's logical block in bytes.
+    /// Returns the device's logical block size in bytes.
     pub(crate) fn sector(&self) -> usize {
         self.sector_mask as usize + 1
     }
 
-    /// The longest transfer in bytes.
+    /// Returns the length of the longest transfer in bytes.
     pub(crate) fn longest(&self) -> usize {
         self.limits.max_transfer as usize
     }
 
-    /// The longest atomic write in bytes; 0 if the device does not support atomic writes.
+    /// Returns the length of the longest atomic write in bytes, or 0 if the device does not support atomic writes.
     pub(crate) fn atomic(&self) -> usize {
         self.limits.atomic_write as usize
     }
 
-    /// The error of a request that the device does not accept.
+    /// Returns the error for a request that the device does not accept.
     #[cold]
     pub(crate) fn misaligned(&self, pos: FilePos, len: usize) -> Error {
         let Limits { logical_block, dma_align, .. } = self.limits;

@@ -1,14 +1,15 @@
-//! The direct-I/O core. It turns a request for a range of a file into requests to the device. The model is Linux's `fs/iomap/direct-io.c`.
+//! The direct-I/O core, which turns a request for a range of a file into requests to the device. It is modelled on Linux's
+//! `fs/iomap/direct-io.c`.
 //!
 //! A `Request` takes the simple path (`simple`) if one bio is enough and the mapping is in memory. Every other request takes one of four
-//! paths. The path depends on the owner of the memory, and on whether the device accepts the memory.
+//! paths. The choice depends on the owner of the memory, and on whether the device accepts the memory.
 //!
 //! | memory | direct | through bounce buffers |
 //! |---|---|---|
 //! | borrowed for the call | `generic`, `write` | `bounce` |
 //! | owned by the queue until the pop | `queued` (one bio), `split` (several) | `split::bounced` |
 //!
-//! A fifth path (`bounce::short`) uses one bounce buffer. A request takes this path if it meets all conditions of the simple path, except
+//! A fifth path (`bounce::short`) uses one bounce buffer. A request takes this path if it meets all conditions of the simple path except
 //! that its data must be copied.
 
 mod bounce;
@@ -59,8 +60,8 @@ use crate::units::{DevOffset, InodeNo};
 bitflags! {
     /// The options of a request. Their names are the names of Linux's `RWF_` and `IOMAP_DIO_` flags.
     ///
-    /// A device may return EAGAIN even for a request without NOWAIT, for example if it lacks memory. ironmap repeats the request at most a
-    /// hundred times. After that, the request fails with EIO. A transfer of less than a logical block is handled in the same way.
+    /// A device may return EAGAIN even for a request without NOWAIT, for example if it is short of memory. ironmap then repeats the request
+    /// up to a hundred times. After that, the request fails with EIO. A transfer of less than a logical block is handled in the same way.
     #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
     pub struct DioFlags: u8 {
         /// The request fails with EAGAIN if it would have to wait for metadata, a slot or the device. It then has no effect.
@@ -68,11 +69,11 @@ bitflags! {
         /// The queue polls for the completion. The flag has no effect if the device does not support polling, or if the request needs
         /// several bios.
         const HIPRI = 0x2;
-        /// The request does not take the simple path. In Linux, the flag of the same name also makes the submitter wait. In ironmap, the
+        /// The request does not take the simple path. The flag of the same name in Linux also makes the submitter wait; in ironmap, the
         /// submitter does not wait.
         const FORCE_WAIT = 0x4;
         /// If there is not enough space for all data, the write fails and the file keeps its content. Without this flag, the write is
-        /// short. In a file with a block map (no extents), the data before the end of the file may have been written in spite of the error.
+        /// short. In a file with a block map (no extents), the data before the end of the file may have been written despite the error.
         const WHOLE = 0x8;
         /// The data are copied through a bounce buffer even if the device accepts the memory.
         const BOUNCE = 0x10;
@@ -89,13 +90,13 @@ bitflags! {
 /// The largest number of times that a request without NOWAIT is repeated after EAGAIN.
 const RETRIES: u8 = 100;
 /// An inode number that means "report no event". If a request with this inode number fails, the failure is not reported, because the caller
-/// repeats the request on another path, which reports its own failure.
+/// repeats the request on another path, which reports its own failures.
 pub(crate) const UNTOLD: InodeNo = InodeNo(0);
 
 impl DioFlags {
     #[inline(always)]
     fn for_bio(self) -> BioFlags {
-        // The bits of `DioFlags` and `BioFlags` have the same values, as asserted below. So the flags need not be tested one by one.
+        // The bits of `DioFlags` and `BioFlags` have the same values, as asserted below, so the flags need not be tested one by one.
         BioFlags::from_bits_truncate(self.bits()) & (BioFlags::NOWAIT | BioFlags::HIPRI)
     }
 }
@@ -108,17 +109,17 @@ const _: () = assert!(
 /// The properties of the request's file.
 pub(crate) struct Target<'a, M> {
     pub(crate) map: &'a M,
-    /// The device on which the file's blocks are. The map returns offsets on this device.
+    /// The device that contains the file's blocks. The map returns offsets on this device.
     pub(crate) dev: Dev,
     /// The limits of requests to the file.
     pub(crate) geometry: &'a Geometry,
     pub(crate) inode: InodeNo,
     /// `i_size`, read at the start of the request.
     pub(crate) size: u64,
-    /// Whether the handle refuses misaligned requests, as `O_DIRECT` does. The simple path does not need the value. Because the field is a
-    /// reference, the simple path does not load the value.
+    /// Whether the handle refuses misaligned requests, as `O_DIRECT` does. The simple path does not need this value. The field is a
+    /// reference, so that the simple path does not load the value.
     pub(crate) strict: &'a bool,
-    /// The request's lock on the file's content. The lock is released when the request is complete. `None` if the file cannot change.
+    /// The request's lock on the file's content, which is released when the request is complete. `None` if the file cannot change.
     pub(crate) live: Option<Holding>,
 }
 
@@ -135,13 +136,13 @@ pub(crate) struct State {
     /// The largest logical block size of all devices, minus one. The length of a short transfer is rounded down to a multiple of this block
     /// size.
     sector_mask: u64,
-    /// The write-through requests that may flush a device. If the devices of the queue differ, the largest value applies.
+    /// The write-through requests that may flush a device. If the devices of the queue differ, this is the largest of their values.
     through_flushes: ThroughFlushes,
     simple: bool,
     stats: Stats,
     /// Queued requests that consist of several bios.
     splits: Slab<SplitRequest>,
-    /// Requests of the short path, each of which copies its data through one bounce buffer.
+    /// Requests on the short path, each of which copies its data through one bounce buffer.
     shorts: Slab<Short>,
     finished: VecDeque<Completion>,
     /// Whether a completion from the list `finished` was popped since the last [`Self::take_fresh`]. A completion that was popped directly
@@ -152,11 +153,11 @@ pub(crate) struct State {
     /// Whether the caller has called [`wait`] since its last [`poll`].
     waited: bool,
     /// The number of requests that [`wait`] has counted as complete although their transfers were short or failed. The number is increased
-    /// when the completion of such a transfer is popped. So completions of full transfers need no additional work.
+    /// when the completion of such a transfer is popped, so completions of full transfers need no additional work.
     counted_early: usize,
     /// The bounce buffers of the queue.
     pool: Pool,
-    /// The memory of the last list of mappings (plan). The next request that needs such a list uses this memory again.
+    /// The memory of the previous list of mappings (plan). The next request that needs such a list reuses this memory.
     spare_plan: Vec<Iomap>,
     /// The files that can change, and this queue's requests to these files.
     pub(crate) files: QueueFiles,
@@ -184,7 +185,7 @@ impl State {
         }
     }
 
-    /// Adds the limits of a device. The queue can then send requests to this device.
+    /// Adds the limits of a device, so that the queue can send requests to it.
     pub(crate) fn admit(&mut self, limits: &Limits) {
         self.sector_mask = self.sector_mask.max(u64::from(limits.logical_block) - 1);
         self.through_flushes = self.through_flushes.max(limits.through_flushes);
@@ -195,7 +196,7 @@ impl State {
         self.through_flushes != ThroughFlushes::Never
     }
 
-    /// Whether a device may flush because of a queued write-through request with this memory.
+    /// Whether a queued write-through request with this memory may cause a device to be flushed.
     pub(crate) fn queued_flushes(&self, memory: &Memory) -> bool {
         match self.through_flushes {
             ThroughFlushes::Never => false,
@@ -214,7 +215,7 @@ impl State {
         self.pool.set_limit(queue, limit);
     }
 
-    /// The present number of bytes of bounce buffers, both used and unused.
+    /// Returns the current number of bytes of bounce buffers, both used and unused.
     pub(crate) fn bounce_bytes(&self) -> usize {
         self.pool.bytes()
     }
@@ -227,20 +228,19 @@ impl State {
         &mut self.stats
     }
 
-    /// Adds a completion that did not come from the device's queue. It is popped like all other completions.
+    /// Adds a completion that did not come from the device's queue. The caller pops it like any other completion.
     pub(crate) fn finish(&mut self, completion: Completion) {
         self.outstanding += 1;
         self.finished.push_back(completion);
     }
 
-    /// Adds the completion of a request whose completion work is done. The completion can then be popped.
+    /// Adds the completion of a request whose completion work is done. The caller can then pop it.
     pub(crate) fn release(&mut self, completion: Completion) {
         self.finished.push_back(completion);
     }
 
-    /// Whether a completion from the list `finished` was popped since the last call. [`DeviceQueue::take_fresh`] gives the same information
-    /// for completions of the device's queue. It does not count reads of holes and reads past the end of the file, which complete without
-    /// the device.
+    /// Whether a completion from the list `finished` was popped since the last call. [`DeviceQueue::take_fresh`] reports the same for
+    /// completions of the device's queue, but omits reads of holes and reads past the end of the file, which complete without the device.
     #[inline(always)]
     pub(crate) fn take_fresh(&mut self) -> bool {
         std::mem::take(&mut self.fresh)
@@ -250,8 +250,8 @@ impl State {
         self.outstanding
     }
 
-    /// Returns the error of a failed request, and reports it as an event. EAGAIN is not reported: only a request with NOWAIT gets this
-    /// error.
+    /// Returns the error of a failed request, and reports it as an event. EAGAIN is not reported, because only a request with NOWAIT gets
+    /// this error.
     #[cold]
     pub(crate) fn failed(&self, errno: Errno, inode: InodeNo, request: &Request) -> Error {
         let Request { pos, len, .. } = *request;
@@ -269,7 +269,8 @@ impl State {
                 "the request would have to wait for the device",
             );
         }
-        // The request obeys the limits that the device had at its open. If the device refuses the request, the limits may have changed.
+        // The request obeys the limits that the device had when it was opened. If the device refuses the request, the limits may have
+        // changed.
         let why = if errno == Errno::EINVAL {
             ", which the device does not support, or no longer supports"
         } else {
@@ -282,7 +283,7 @@ impl State {
 impl Drop for State {
     fn drop(&mut self) {
         // The requests that the queue still contains have completed, or their memory is leaked. Their callers get no completions. Requests
-        // of other queues may wait for the locks and reserved ranges of these requests, so this drop releases the locks and ranges.
+        // of other queues may be waiting for the locks and reserved ranges of these requests, so this drop releases them.
         let shorts = self.shorts.iter().filter_map(Short::completing);
         let splits = self.splits.iter().filter_map(SplitRequest::completing);
         splits.chain(shorts).for_each(|completing| self.files.abandon(completing));
@@ -291,9 +292,9 @@ impl Drop for State {
 
 /// Reads into borrowed memory and waits. Returns the number of bytes read. A read is shorter than requested only at the end of the file.
 ///
-/// All code that runs for most reads, down to the system call, is inlined into the caller. Rare code is not inlined. The reason is the
-/// first `ret` after a system call. It can cost a third of a read, as measured with AMD's Safe RET mitigation (docs/BENCHMARKS.md, "Returns
-/// across a system call").
+/// All code that runs for most reads, down to the system call, is inlined into the caller; rare code is not. The reason is the first `ret`
+/// after a system call, which can cost a third of a read, as measured with AMD's Safe RET mitigation (docs/BENCHMARKS.md, "Returns across a
+/// system call").
 #[inline(always)]
 pub(crate) fn read_now<Q: DeviceQueue, M: MapFile>(
     queue: &mut Q,
@@ -317,7 +318,7 @@ pub(crate) fn read_now<Q: DeviceQueue, M: MapFile>(
         Err(reason) => {
             state.stats.miss(reason);
             // The functions that are called below get copies of the target and the request. A value that is passed by reference must be in
-            // memory. With the copies, the simple path keeps the values in registers, and only these calls write the values to memory.
+            // memory. With the copies, the simple path keeps the values in registers, and only these calls write them to memory.
             let target = *target;
             let Request { pos, flags, .. } = *request;
             if target.geometry.copies_reads()
@@ -390,15 +391,16 @@ pub(crate) fn submit_read<Q: DeviceQueue, M: MapFile>(
 ) -> Result<(), Box<Rejected>> {
     let gate = match &memory {
         Memory::Flat(buffer) => {
-            // The length is read from the buffer, because `memory.len()` needs one more branch: memory can also be several buffers.
+            // The length is read from the buffer, because `memory.len()` would need one more branch: the memory could also be several
+            // buffers.
             let request = Request { len: buffer.len(), ..*request };
             simple::gate(state, target, &request, buffer.address())
         }
         Memory::Vectored(_) => Err(NotSimple::Vectored),
     };
     match gate {
-        // One bio cannot describe a range lock. So a request on the simple path needs no lock, or has the shared lock of its queue (the
-        // lane) on the file's content.
+        // One bio cannot describe a range lock. Therefore, a request on the simple path needs no lock, or only the shared lock of its queue
+        // (the lane) on the file's content.
         Ok(at) if target.is_light() => {
             queued::submit_whole(queue, state, target, at, memory, request)?;
             state.stats.simple_hits += 1;
@@ -413,8 +415,8 @@ pub(crate) fn submit_read<Q: DeviceQueue, M: MapFile>(
     }
 }
 
-/// Takes a completion, if there is one, and returns its conversion. [`wait`] counts a request as complete even if its transfer was short. If
-/// only such a request remains, this function waits until the rest is transferred.
+/// Pops a completion, if there is one, and returns it after conversion. [`wait`] counts a request as complete even if its transfer was
+/// short. If only such a request remains, this function waits until the rest is transferred.
 #[inline(always)]
 pub(crate) fn pop_as<Q: DeviceQueue, T>(
     queue: &mut Q,
@@ -454,8 +456,7 @@ pub(crate) fn pop_as<Q: DeviceQueue, T>(
 }
 
 impl Io<'_> {
-    /// Handles a read on the simple path that was short or failed. After a short read or EAGAIN, the generic path reads the whole range
-    /// again.
+    /// Handles a read on the simple path that was short or failed. After a short read or EAGAIN, the generic path repeats the whole read.
     #[cold]
     #[inline(never)]
     fn read_again<M: MapFile>(
@@ -479,7 +480,7 @@ impl Io<'_> {
         }
     }
 
-    /// Processes a completion that is not the successful completion of a whole request.
+    /// Processes every completion except the successful completion of a whole request.
     #[cold]
     #[inline(never)]
     fn unclean(&mut self, done: Done) {
@@ -489,13 +490,13 @@ impl Io<'_> {
         let there = |state: &State| state.finished.len() + state.files.unsynced();
         let before = there(self.state);
         self.complete(done);
-        // `complete` may have added completions to `finished` or `unsynced`. [`wait`] counts the entries of these lists too. So the added
-        // completions are subtracted from the requests that were counted early, and no request is counted twice.
+        // `complete` may have added completions to `finished` or `unsynced`. [`wait`] counts the entries of these lists too. The added
+        // completions are subtracted from the requests that were counted early, so that no request is counted twice.
         self.state.counted_early =
             self.state.counted_early.saturating_sub(there(self.state) - before);
     }
 
-    /// Waits for the completion of a request that [`wait`] counted too early. An error resets the count to 0. The next [`wait`] gets the
+    /// Waits for the completion of a request that [`wait`] counted too early. An error resets the count to 0; the next [`wait`] gets the
     /// same error and returns it.
     #[cold]
     #[inline(never)]
@@ -512,7 +513,7 @@ impl Io<'_> {
         false
     }
 
-    /// Processes all completions that the device has available. Their requests can then be popped.
+    /// Processes all completions that the device has available. The caller can then pop their requests.
     #[cold]
     pub(crate) fn take_completed(&mut self) {
         while let Some(done) = self.queue.pop() {
@@ -520,8 +521,8 @@ impl Io<'_> {
         }
     }
 
-    /// Processes one completion of the device. Its request can then be popped. If no completion is available, submits all queued requests
-    /// together, and waits for a completion.
+    /// Processes one completion of the device. The caller can then pop its request. If no completion is available, submits all queued
+    /// requests together, and waits for a completion.
     pub(crate) fn pump(&mut self) -> Result<()> {
         let mut done = self.queue.pop();
         if done.is_none() {
@@ -538,11 +539,11 @@ impl Io<'_> {
 pub(crate) fn wait<Q: DeviceQueue>(queue: &mut Q, state: &mut State, min: usize) -> Result<()> {
     let min = min.min(state.outstanding);
     state.waited = true;
-    // If copies take long, the loop below waits for one completion at a time. The data of a completed read are then copied while the device
-    // works on the other reads.
+    // If copies take long, the loop below waits for one completion at a time, so that the data of a completed read are copied while the
+    // device works on the other reads.
     let copies = state.pool.has_long();
     if state.splits.is_empty() && !copies {
-        // Without split requests and long copies, each bio in flight is a whole request. So the device's queue can count the requests. If a
+        // Without split requests and long copies, each bio in flight is a whole request, so the device's queue can count the requests. If a
         // transfer is short, `pop` continues it.
         let missing = min.saturating_sub(state.finished.len());
         return queue.wait(missing).map_err(hand_over_failed);
@@ -553,7 +554,7 @@ pub(crate) fn wait<Q: DeviceQueue>(queue: &mut Q, state: &mut State, min: usize)
         if missing == 0 {
             return queue.commit().map_err(hand_over_failed);
         }
-        // Each request that is not complete has at least one bio in flight, so this wait ends.
+        // Each incomplete request has at least one bio in flight, so this wait ends.
         queue.wait(if copies { 1 } else { missing }).map_err(hand_over_failed)?;
     }
 }
@@ -585,7 +586,7 @@ impl<M> Target<'_, M> {
         self.geometry.longest()
     }
 
-    /// The parameters of transfers to or from this file.
+    /// Returns the parameters of transfers to or from this file.
     fn transfer_to(&self, flags: BioFlags) -> TransferTo {
         TransferTo { dev: self.dev, sector_mask: self.geometry.sector_mask, flags }
     }

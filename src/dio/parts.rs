@@ -1,4 +1,4 @@
-//! Cuts the memory of a request into parts, and joins the parts again. Each part is contiguous on the device.
+//! Cuts the memory of a request into parts and joins the parts again. Each part is contiguous on the device.
 
 use std::collections::VecDeque;
 use std::ops::{DerefMut, Range};
@@ -56,11 +56,11 @@ pub(super) fn to_memory(mut buffers: Buffers) -> Memory {
     }
 }
 
-/// Joins the parts to buffers of the form that the caller submitted. The parts must be in order.
+/// Joins the parts into buffers of the form that the caller submitted. The parts must be in order.
 pub(super) fn join(parts: impl Iterator<Item = Buffer>, shape: &Shape) -> Memory {
     let mut joined: Vec<Buffer> = Vec::new();
     for part in parts {
-        // Two buffers of the caller may be adjacent in one allocation. The recorded length of a buffer determines where the buffer ends.
+        // Two buffers of the caller may be adjacent in one allocation, so the recorded length of a buffer determines where the buffer ends.
         let full = match shape {
             Shape::Flat => false,
             Shape::Vectored(lens) => {
@@ -87,8 +87,7 @@ pub(super) fn zero(bufs: &mut [impl DerefMut<Target = [u8]>], range: Range<usize
     within_mut(bufs, range).for_each(|part| part.fill(0));
 }
 
-/// Copies bytes between the caller's memory and bounce buffers. The memory and the bounce buffers are lists of parts, and each list is
-/// treated as one range of bytes.
+/// Copies bytes between the caller's memory and bounce buffers. Both are lists of parts, and each list is treated as one range of bytes.
 pub(super) fn copy<'b>(
     from: impl Iterator<Item = &'b [u8]>,
     to: impl Iterator<Item = &'b mut [u8]>,

@@ -9,7 +9,7 @@ use crate::error::{Errno, Error, Result};
 use crate::iomap::{Iomap, IomapDevice, IomapType, MapFile, Mappings};
 use crate::units::FilePos;
 
-/// The mappings of a range. Each mapping is cut so that one bio can transfer it. For a write, every mapping must have blocks.
+/// Returns the mappings of a range. Each mapping is cut so that one bio can transfer it. For a write, every mapping must have blocks.
 pub(super) fn plan<M: MapFile>(
     state: &mut State,
     target: &Target<'_, M>,
@@ -23,7 +23,7 @@ pub(super) fn plan<M: MapFile>(
         let iomap = iomap?;
         if iomap.device != IomapDevice::Data {
             return Err(Error::unsupported(
-                "the data is on a second device of the file system, which is not supported",
+                "the data are on a second device of the file system, which is not supported",
             ));
         }
         let mut from = iomap.pos;
@@ -46,7 +46,7 @@ fn check_blocks(plan: &[Iomap], request: &Request) -> Result<()> {
     if request.flags.contains(DioFlags::ATOMIC)
         && !matches!(plan, [one] if one.kind == IomapType::Mapped)
     {
-        let what = "an atomic write must lie within one written extent";
+        let what = "an atomic write must be within one written extent";
         return Err(Error::io(Errno::EOPNOTSUPP, what));
     }
     Ok(())
@@ -73,7 +73,7 @@ pub(super) fn is_direct<M: MapFile>(
     let len = target.span(request).device;
     let mappings = target.mappings(request.pos, len, request.is_nowait());
     let mut mappings = mappings.to_write(request.op == BioOp::Write);
-    // An error is ignored here: the transfer gets the same error, and reports it.
+    // The code ignores an error here, because the transfer gets the same error and reports it.
     let Some(Ok(first)) = mappings.next() else { return true };
     if first.end().0 >= request.pos.0 + len as u64 {
         return whole || len <= geometry.limits.max_transfer as usize;
@@ -86,13 +86,13 @@ pub(super) fn is_direct<M: MapFile>(
 
 impl<M: MapFile> Target<'_, M> {
     /// Returns the number of bytes, at most `len`, that one bounce buffer can contain. The mappings of the range cut the buffer, and the
-    /// device must accept the address of each cut. If the device accepts every possible cut, the result is `len`. If not, the result is the
+    /// device must accept the address of each cut. If the device accepts every possible cut, the result is `len`; otherwise, it is the
     /// length of the first mapping.
     pub(super) fn uncut(&self, pos: FilePos, len: usize, resident: bool) -> usize {
         if !self.geometry.cuts_can_be_misaligned() {
             return len;
         }
-        // An error is ignored here: the transfer gets the same error, and reports it.
+        // The code ignores an error here, because the transfer gets the same error and reports it.
         match self.mappings(pos, len, resident).next() {
             Some(Ok(first)) => (first.end().0 - pos.0) as usize,
             _ => len,
@@ -100,8 +100,8 @@ impl<M: MapFile> Target<'_, M> {
     }
 }
 
-/// Whether a range of this kind must be transferred. A write transfers to an unwritten extent, which is then converted to a written extent.
-/// A read of an unwritten extent needs no transfer: it returns zeros.
+/// Whether a range of this kind must be transferred. A write transfers data to an unwritten extent, which is converted to a written extent
+/// afterwards. A read of an unwritten extent needs no transfer: it returns zeros.
 pub(super) fn is_transferred(op: BioOp, kind: IomapType) -> bool {
     match kind {
         IomapType::Mapped => true,
@@ -110,7 +110,7 @@ pub(super) fn is_transferred(op: BioOp, kind: IomapType) -> bool {
     }
 }
 
-/// Fails if the request has NOWAIT, and its plan needs more slots or bounce buffers than are free. If `direct` is true, the plan needs no
+/// Fails if the request has NOWAIT and its plan needs more slots or bounce buffers than are free. If `direct` is true, the plan needs no
 /// bounce buffers.
 pub(super) fn check_room(
     queue: &dyn DeviceQueue,
@@ -140,8 +140,8 @@ pub(super) fn check_room(
     Ok(())
 }
 
-/// The flags of a plan's bios. If there are several bios, HIPRI is cleared, because no bio is polled. For a write of several bios, NOWAIT
-/// is cleared too. With NOWAIT, the device could write one bio and refuse another.
+/// Returns the flags of a plan's bios. If there are several bios, HIPRI is cleared, because none of them is polled. For a write of several
+/// bios, NOWAIT is cleared too, because the device could write one bio and refuse another.
 pub(super) fn bio_flags<M>(
     target: &Target<'_, M>,
     plan: &[Iomap],
@@ -157,12 +157,12 @@ pub(super) fn bio_flags<M>(
     if several { flags - (BioFlags::HIPRI | BioFlags::NOWAIT) } else { flags }
 }
 
-/// The work that must be done when a write with these mappings completes, for example the conversion of unwritten extents.
+/// Returns the work that must be done when a write with these mappings completes, for example the conversion of unwritten extents.
 pub(super) fn left_by(plan: &[Iomap]) -> CompletionWork {
     plan.iter().filter_map(Iomap::completion_work).collect()
 }
 
-/// Whether all blocks of a range are written. `Some(false)` if a block is unwritten; `None` if a block is missing.
+/// Whether all blocks of a range are written. Returns `Some(false)` if a block is unwritten, and `None` if a block is missing.
 pub(crate) fn blocks_of<M: MapFile>(
     map: &M,
     pos: FilePos,

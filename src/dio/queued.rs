@@ -26,8 +26,8 @@ pub(super) fn submit_whole<Q: DeviceQueue, M>(
     submit_bio(queue, state, whole(target, at, memory, request), request.flags)
 }
 
-/// Calls [`submit_bio`]. This function is not inlined: one copy of the code serves all kinds of files, for all requests outside the simple
-/// path.
+/// Calls [`submit_bio`]. This function is not inlined, so that one copy of the code serves all kinds of files for all requests outside the
+/// simple path.
 #[inline(never)]
 fn submit_bio_out_of_line<Q: DeviceQueue>(
     queue: &mut Q,
@@ -53,7 +53,7 @@ fn submit_bio<Q: DeviceQueue>(
     Ok(())
 }
 
-/// The bio of a read that needs no other bio.
+/// Returns the bio of a read that needs only one bio.
 #[inline(always)]
 fn whole<M>(target: &Target<'_, M>, at: DevOffset, memory: Memory, request: &Request) -> Bio {
     let Request { pos, token, flags, .. } = *request;
@@ -67,7 +67,7 @@ fn whole<M>(target: &Target<'_, M>, at: DevOffset, memory: Memory, request: &Req
     Bio { op: BioOp::Read, flags, dev: target.dev, at, memory, end }
 }
 
-/// Starts a read of any range. The function is not inlined, because a program contains it once for each kind of device and map.
+/// Starts a read of any range. The function is not inlined, because a program contains one copy of it for each kind of device and map.
 #[inline(never)]
 pub(super) fn submit_read<Q: DeviceQueue, M: MapFile>(
     queue: &mut Q,
@@ -77,7 +77,7 @@ pub(super) fn submit_read<Q: DeviceQueue, M: MapFile>(
     request: &Request,
 ) -> Result<(), Box<Rejected>> {
     if target.geometry.copies_reads() {
-        // In this copy of the request, `op` is a constant. The compiler removes all later tests of `op`.
+        // In this copy of the request, `op` is a constant, so the compiler removes all later tests of `op`.
         let read = Request { op: BioOp::Read, ..*request };
         match short::submit(queue, state, target, memory, &read) {
             Ok(()) => return Ok(()),
@@ -117,7 +117,7 @@ pub(super) fn submit_read<Q: DeviceQueue, M: MapFile>(
 }
 
 impl Io<'_> {
-    /// Submits a bio when no slot is free. Waits for a slot; a request with NOWAIT fails instead.
+    /// Submits a bio when no slot is free: waits for a slot, or fails if the request has NOWAIT.
     #[cold]
     fn submit_when_room(&mut self, bio: Bio, flags: DioFlags) -> Result<(), Box<Rejected>> {
         if flags.contains(DioFlags::NOWAIT) {
@@ -142,8 +142,8 @@ impl Io<'_> {
             if let Err(errno) = self.queue.wait(1) {
                 return Err((errno, bio));
             }
-            // One completion frees one slot. The processing of the completion may submit another part of a split request, which uses the
-            // slot. The loop then waits again.
+            // One completion frees one slot, but the processing of the completion may submit another part of a split request, which uses
+            // the slot. The loop then waits again.
             if let Some(done) = self.queue.pop() {
                 self.complete(done);
             }

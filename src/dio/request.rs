@@ -13,9 +13,9 @@ pub(crate) struct Request {
     /// The length of the request's memory in bytes.
     pub(crate) len: usize,
     pub(crate) flags: DioFlags,
-    /// The token with which the caller identifies the request. A synchronous request does not use it.
+    /// The token by which the caller identifies the request. A synchronous request does not use it.
     pub(crate) token: u64,
-    /// Whether each bio of the write is write-through. The data are then durable without a sync.
+    /// Whether each bio of the write is write-through, so that the data are durable without a sync.
     pub(crate) through: bool,
     /// The owner of the memory of a synchronous write.
     pub(crate) source: Source,
@@ -26,7 +26,7 @@ pub(crate) struct Request {
 pub(crate) enum Source {
     /// Borrowed bytes. Other code may write to them.
     Lent,
-    /// A [`Buffer`](crate::bio::Buffer) that is borrowed by a call, or that has moved into the queue. Safe code cannot change it.
+    /// A [`Buffer`](crate::bio::Buffer) that a call has borrowed, or that has moved into the queue. Safe code cannot change it.
     Buffer,
     /// Memory that belongs to ironmap itself.
     Engine,
@@ -57,8 +57,8 @@ impl Request {
         Self { flags, ..Self::of(BioOp::Write, pos, len) }
     }
 
-    /// Creates a queued request whose length is 0. The length is computed later, where it is needed. The computation takes time if the
-    /// memory has several buffers.
+    /// Creates a queued request whose length is 0. The length is computed later, where it is needed, because the computation takes time if
+    /// the memory has several buffers.
     #[inline(always)]
     pub(crate) fn queued(op: BioOp, pos: FilePos, flags: DioFlags, token: u64) -> Self {
         Self { flags, token, ..Self::of(op, pos, 0) }
@@ -74,7 +74,7 @@ impl Request {
         self.flags.contains(DioFlags::NOWAIT)
     }
 
-    /// The flags of the bio of a write.
+    /// Returns the flags for the bio of a write.
     #[inline(always)]
     pub(super) fn for_write(&self) -> BioFlags {
         let mut flags = self.flags.for_bio();
@@ -91,7 +91,7 @@ impl<M> Target<'_, M> {
             return Span { count: request.len, device: request.len };
         }
         let count = self.size.saturating_sub(request.pos.0).min(request.len as u64);
-        // The length of the request is a multiple of the logical block. The rounded value does not exceed it.
+        // The length of the request is a multiple of the logical block size, so the rounded value does not exceed it.
         let device = (count + self.geometry.sector_mask) & !self.geometry.sector_mask;
         Span { count: count as usize, device: device as usize }
     }

@@ -1,12 +1,12 @@
-//! The gates of the simple path. A gate is a function that checks whether one bio can carry out a request without further steps. These
-//! requests can pass:
+//! The gates of the simple path. A gate is a function that checks whether one bio can carry out a request without further steps. The
+//! following requests can pass:
 //!
 //! - a read of at most one file-system block, within one written extent;
 //! - a write of at most one bio, within one extent, which may be unwritten.
 //!
-//! [`gate_request`] checks the conditions that do not depend on the mapping. The cheapest conditions are checked first. [`gate`] and
-//! [`gate_write`] also check the mapping. A request that passes needs no allocation, no lock and no shared counter. The gates for reads
-//! follow the review of "iomap: add simple dio path for small direct I/O" on linux-fsdevel.
+//! [`gate_request`] checks the conditions that do not depend on the mapping, cheapest first. [`gate`] and [`gate_write`] also check the
+//! mapping. A request that passes needs no allocation, no lock and no shared counter. The gates for reads follow the review of "iomap: add
+//! simple dio path for small direct I/O" on linux-fsdevel.
 
 use super::stats::NotSimple;
 use super::{DioFlags, Request, State, Target};
@@ -17,12 +17,12 @@ use crate::units::{DevOffset, FilePos};
 /// The device offset of a write on the simple path, and the work that must be done when the write completes.
 pub(crate) type Passed = (DevOffset, CompletionWork);
 
-/// Flags that the simple path does not support.
+/// The flags that the simple path does not support.
 const REFUSED: DioFlags = DioFlags::FORCE_WAIT.union(DioFlags::BOUNCE);
 
 /// Checks whether a read can take the simple path. Returns the device offset, or the reason why the read cannot take this path.
 ///
-/// All callers ensure three conditions: the request is a read, the read does not continue an earlier part of a request, and the file is not
+/// All callers ensure three conditions: the request is a read, it does not continue an earlier part of a request, and the file is not
 /// encrypted.
 #[inline(always)]
 pub(super) fn gate<M: MapFile>(
@@ -77,8 +77,8 @@ fn gate_read<M: MapFile>(
     }
 }
 
-/// Checks a range that is unwritten or unmapped in the recorded metadata. A write may have filled the range after the metadata were
-/// recorded. If so, returns the device offset of the range.
+/// Checks a range that is unwritten or unmapped in the recorded metadata. If a write has filled the range since the metadata were recorded,
+/// returns the device offset of the range.
 #[cold]
 #[inline(never)]
 fn written_since<M: MapFile>(map: &M, pos: FilePos, len: usize) -> Result<DevOffset, NotSimple> {
@@ -89,9 +89,9 @@ fn written_since<M: MapFile>(map: &M, pos: FilePos, len: usize) -> Result<DevOff
     }
 }
 
-/// Checks whether a write can take the simple path. `copied` contains the address bits that require a copy. A write from memory with one of
-/// these bits in its address cannot take this path. The length of the write is at most one bio. If the extent is unwritten, it must be
-/// converted after the write.
+/// Checks whether a write can take the simple path. `copied` contains the address bits that require a copy. A write from memory whose
+/// address contains one of these bits cannot take this path. The length of the write is at most one bio. If the extent is unwritten, it
+/// must be converted after the write.
 #[inline(always)]
 pub(super) fn gate_write<M: MapFile>(
     state: &State,
@@ -143,7 +143,8 @@ fn gate_request<M>(
     Ok(())
 }
 
-/// Returns its argument. The function is not inlined, to keep the code for refused requests away from the code for requests that pass.
+/// Returns its argument. The function is not inlined, so that the code for refused requests stays away from the code for requests that
+/// pass.
 #[cold]
 #[inline(never)]
 fn rare(reason: NotSimple) -> NotSimple {

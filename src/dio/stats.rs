@@ -16,14 +16,14 @@ pub enum NotSimple {
     PastSize,
     /// The device does not accept the position, the length or the memory address.
     Misaligned,
-    /// The data are copied, because the memory could change while the device computes checksums over it
+    /// The data are copied because the memory could change while the device computes checksums over it
     /// ([`StablePages`](super::StablePages)).
     Stable,
     /// The mapping is not in memory.
     NotResident,
     /// The range is a hole, an unwritten extent, or inline data.
     NotMapped,
-    /// The range ends after the end of the mapping.
+    /// The range extends past the end of the mapping.
     SeveralExtents,
     /// The device protects the range with checksums, so the data must be verified.
     Integrity,

@@ -1,5 +1,5 @@
-//! Tests of cases that cannot be produced on purpose with a real volume or device: failures of single conditions of the simple path,
-//! injected errors, and short transfers.
+//! Tests of cases that cannot be produced at will with a real volume or device: failures of single conditions of the simple path, injected
+//! errors, and short transfers.
 
 use std::io::IoSlice;
 use std::sync::LazyLock;
@@ -72,7 +72,7 @@ fn buffer(len: usize) -> Buffer {
     Buffer::aligned(len).unwrap()
 }
 
-/// A device whose first transfers return the given results. After these, all transfers succeed in full.
+/// A device whose first transfers return the given results. All later transfers succeed in full.
 struct Script(VecDeque<Result<usize, Errno>>);
 
 impl Transfer for Script {
@@ -160,7 +160,7 @@ fn a_piece_with_integrity_takes_no_short_cut() {
     assert_eq!(piece(&map).unwrap(), None);
 }
 
-/// If the device returns EAGAIN, a request without NOWAIT is repeated. After too many repeats, the request fails with EIO and reports an
+/// If the device returns EAGAIN, a request without NOWAIT is repeated. After too many attempts, the request fails with EIO and reports an
 /// event. A request with NOWAIT fails at once.
 #[test]
 fn eagain_is_retried_for_waiting_requests() {

@@ -16,7 +16,7 @@ use crate::units::DevOffset;
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Next {
     Complete,
-    /// The device has transferred this number of bytes. It is at least one logical block. The next transfer begins after these bytes.
+    /// The device has transferred this number of bytes, at least one logical block. The next transfer begins after these bytes.
     Continue(usize),
     /// The device has returned EAGAIN, or has transferred less than a logical block. The whole transfer is repeated.
     Repeat,
@@ -52,7 +52,7 @@ impl Next {
     }
 }
 
-/// A list of the parts of a request. A list of a few parts needs no allocation.
+/// A list of the parts of a request. A list with few parts needs no allocation.
 pub(super) type Parts<'a> = SmallVec<[LentPart<'a>; 2]>;
 
 /// The device and the flags of transfers.
@@ -101,7 +101,7 @@ impl Io<'_> {
         Ok(())
     }
 
-    /// Writes the buffers one after the other, from a position on.
+    /// Writes the buffers one after another, starting at a position.
     pub(super) fn write_all(
         &mut self,
         to: TransferTo,

@@ -13,12 +13,12 @@ use crate::error::{Errno, Result};
 use crate::iomap::{MapFile, Written, WrittenParts};
 use crate::units::DevOffset;
 
-/// Flags that the simple path for writes does not support, with one exception: [`overwrite_now`] supports DSYNC if the request is
+/// The flags that the simple path for writes does not support, with one exception: [`overwrite_now`] supports DSYNC if the request is
 /// write-through.
 pub(super) const REFUSED: DioFlags = DioFlags::DSYNC.union(DioFlags::SYNC).union(DioFlags::ATOMIC);
 
-/// Writes borrowed memory to one extent with one bio, and waits (the simple path). Returns the place of the data, and the completion work. Returns `None` if the write
-/// cannot take this path, or if the device failed. After `None`, the caller can repeat the whole write.
+/// Writes borrowed memory to one extent with one bio, and waits (the simple path). Returns the place of the data, and the completion work.
+/// Returns `None` if the write cannot take this path, or if the device failed. After `None`, the caller can repeat the whole write.
 ///
 /// A write whose data must be copied takes this path too. All code of the path is inlined into the program, because returns after the
 /// system call are slow. With Linux's Safe RET mitigation for AMD, the first return takes longer than the copy.
@@ -69,8 +69,8 @@ pub(crate) fn overwrite_now<Q: DeviceQueue, M: MapFile>(
 }
 
 impl Io<'_> {
-    /// Writes the remaining bytes after the device wrote a part. From here on, the request must not fail with EAGAIN. Returns `None` if the
-    /// device wrote nothing, or after an error.
+    /// Writes the remaining bytes after the device has written a part. From here on, the request must not fail with EAGAIN. Returns `None`
+    /// if the device wrote nothing, or after an error.
     #[cold]
     fn go_on(
         &mut self,
@@ -117,7 +117,7 @@ pub(crate) fn pass_overwrite<M: MapFile>(
         return None;
     }
     let (address, copied) = (buffer.address(), target.geometry.copied.owned_writes);
-    // The length of a queued request is not set, so the buffer's length is used.
+    // The length of a queued request is not set, so this code uses the buffer's length.
     let request = Request { len: buffer.len(), ..*request };
     match simple::gate_write(state, target, &request, address, copied) {
         Ok(passed) => Some(passed),
@@ -151,7 +151,7 @@ pub(crate) fn submit_overwrite<Q: DeviceQueue, M: MapFile>(
 }
 
 /// Writes borrowed memory to allocated blocks, and waits. The position and the length are aligned. Returns the parts for which the metadata
-/// need work.
+/// must be updated.
 pub(crate) fn write_now<M: MapFile>(
     queue: &mut dyn DeviceQueue,
     state: &mut State,
@@ -163,7 +163,8 @@ pub(crate) fn write_now<M: MapFile>(
     let copied = target.geometry.copied.writes_of(request.source);
     let addresses = bufs.iter().map(|buf| (buf.as_ptr().addr(), buf.len()));
     let direct = plan::is_direct(target, copied, request, addresses);
-    // Only transfers through bounce buffers are checked for NOWAIT: a direct synchronous transfer needs no slots and no bounce buffers.
+    // Only transfers through bounce buffers are checked for NOWAIT, because a direct synchronous transfer needs no slots and no bounce
+    // buffers.
     if !direct {
         plan::check_room(queue, state, &plan, request, direct)?;
         state.stats.bounced += 1;

@@ -1,9 +1,8 @@
-//! Copies data through bounce buffers, which are memory of the queue. Data are copied for two reasons: the device refuses the address of
+//! Copies data through bounce buffers, which are memory of the queue. There are two reasons for a copy: the device refuses the address of
 //! the caller's memory, or other code could change this memory during the transfer.
 //!
-//! A bounce buffer is called a piece. A request takes one piece after the other from the queue's [pool](Pool). Therefore a small pool is
-//! enough for a large request. If no piece is free, the request waits until other requests complete. The queue's own thread makes all
-//! copies.
+//! A bounce buffer is also called a piece. A request takes one piece after another from the queue's [pool](Pool), so a small pool is enough
+//! for a large request. If no piece is free, the request waits until other requests complete. The queue's own thread makes all copies.
 
 mod pool;
 pub(super) mod short;
@@ -26,16 +25,15 @@ use crate::iomap::MapFile;
 use crate::units::{DevOffset, FilePos};
 
 impl Io<'_> {
-    /// Takes bounce buffers (pieces) for `len` bytes in total from the pool. If too few pieces are free, waits until other requests
-    /// complete.
+    /// Takes bounce buffers for `len` bytes in total from the pool. If too few are free, waits until other requests complete.
     pub(super) fn take_pieces(&mut self, len: usize, nowait: bool) -> Result<Buffers> {
         let mut pieces = Buffers::new();
         let mut rest = len;
         if room_for(len) > self.state.pool.limit() {
-            // Only an atomic write can exceed the limit of the pool, because it needs all its bounce buffers at the same time. Every other
-            // request takes one bounce buffer after the other.
+            // Only an atomic write can exceed the limit of the pool, because it needs all of its bounce buffers at the same time. Every
+            // other request takes one bounce buffer after another.
             let what = format!(
-                "an atomic write of {len} unaligned bytes is larger than all bounce buffers"
+                "an atomic write of {len} unaligned bytes exceeds the total size of the bounce buffers"
             );
             return Err(Error::io(Errno::EOPNOTSUPP, what));
         }
@@ -49,7 +47,7 @@ impl Io<'_> {
                 Ok(None) if nowait => Err(Error::would_block("no bounce buffer is free")),
                 Ok(None) if self.queue.in_flight() == 0 => Err(Error::io(
                     Errno::ENOMEM,
-                    format!("no memory for {len} bytes of bounce buffers"),
+                    format!("cannot allocate {len} bytes of bounce buffers"),
                 )),
                 Ok(None) => self.pump(),
                 Err(error) => Err(error),
@@ -75,9 +73,9 @@ impl Io<'_> {
         }
     }
 
-    /// Submits the queued bios. The device then carries out these bios while data are copied to the next bounce buffer.
+    /// Submits the queued bios, so that the device carries them out while data are copied to the next bounce buffer.
     pub(super) fn hand_over(&mut self) {
-        // If the submission fails, the requests stay queued. The next wait returns the error.
+        // If the submission fails, the requests stay queued, and the next wait returns the error.
         let _ = self.queue.commit();
     }
 
@@ -138,7 +136,7 @@ impl Io<'_> {
     }
 
     /// Repeats a read whose data did not match their checksums. The data are read into a bounce buffer that no other code can change, and
-    /// are then copied. This buffer is reserved for such cases, so the repeat never waits for a free buffer.
+    /// are then copied. This buffer is reserved for repeats, so a repeat never waits for a free buffer.
     #[cold]
     pub(super) fn reread(
         &mut self,

@@ -1,6 +1,6 @@
-//! The bounce buffers of one queue: pieces of a few sizes. The total size of the pieces is limited. Each piece is registered with the
-//! device's queue, because many requests use the same piece. The pool hands out the piece that was returned last: its memory is probably in
-//! the processor's caches.
+//! The bounce buffers of one queue: pieces in a few sizes, with a limit on their total size. Each piece is registered with the device's
+//! queue, because many requests use the same piece. The pool hands out the piece that was returned last, because its memory is probably
+//! still in the processor's caches.
 
 use crate::bio::Buffer;
 use crate::device::DeviceQueue;
@@ -10,11 +10,11 @@ use crate::sys::copy;
 /// The sizes of bounce buffers (pieces), in bytes. A request uses the smallest piece that is large enough. If no piece is large enough, the
 /// request uses several pieces.
 const SIZES: [usize; 4] = [4 << 10, 16 << 10, PIECE, LARGE];
-/// One of the sizes of bounce buffers, in bytes. A transfer that is shorter than [`LARGE`] uses bounce buffers of at most this size. The
-/// limit of a pool is at least this size.
+/// One of the bounce buffer sizes, in bytes. A transfer that is shorter than [`LARGE`] uses bounce buffers of at most this size. The limit
+/// of a pool is at least this size.
 pub(in crate::dio) const PIECE: usize = 64 << 10;
-/// The size of the largest bounce buffer. With this size, the fixed cost of a request matters little. A pool still contains several of
-/// these buffers, so that the device always has a request.
+/// The size of the largest bounce buffer. At this size, the fixed cost of a request is negligible, but a pool still contains several of
+/// these buffers, so that the device always has a request to work on.
 const LARGE: usize = 4 * PIECE;
 /// A pool uses bounce buffers of the size [`LARGE`] only if its limit is at least this many bytes.
 const ROOMY: usize = 4 * LARGE;
@@ -31,9 +31,9 @@ pub(in crate::dio) struct Pool {
     /// The total size of all bounce buffers. The field `used` is the total size of the bounce buffers in use.
     bytes: usize,
     used: usize,
-    /// The number of bounce buffers in use that are longer than [`SLIGHT`].
+    /// The number of bounce buffers in use that are larger than [`SLIGHT`].
     long: usize,
-    /// The unused bounce buffers, by the index of their size in [`SIZES`].
+    /// The unused bounce buffers, grouped by the index of their size in [`SIZES`].
     idle: [Vec<Buffer>; SIZES.len()],
     /// The reserved bounce buffer. Repeated reads use this buffer, because they cannot wait for other requests. Synchronous writes use it
     /// too.
@@ -46,7 +46,7 @@ impl Default for Pool {
     }
 }
 
-/// The index of the smallest size that is at least `len` bytes. If no size is large enough, the index of the largest size.
+/// Returns the index of the smallest size that is at least `len` bytes or, if no size is large enough, the index of the largest size.
 #[inline]
 fn class(len: usize) -> usize {
     match len {
@@ -57,13 +57,13 @@ fn class(len: usize) -> usize {
     }
 }
 
-/// Whether a copy of `len` bytes takes long. During a long copy, the device should work on other requests.
+/// Whether a copy of `len` bytes takes long. During a long copy, the device should be working on other requests.
 #[inline]
 pub(in crate::dio) fn is_long(len: usize) -> bool {
     len > SLIGHT
 }
 
-/// The total size of the bounce buffers that [`Pool::take`] returns for a transfer of `len` bytes.
+/// Returns the total size of the bounce buffers that [`Pool::take`] returns for a transfer of `len` bytes.
 pub(in crate::dio) fn room_for(len: usize) -> usize {
     let tail = len % PIECE;
     let rest = if tail > 0 { SIZES[class(tail)] } else { 0 };
@@ -72,7 +72,7 @@ pub(in crate::dio) fn room_for(len: usize) -> usize {
 
 /// Restores the full length of a bounce buffer, and returns the index of this length in [`SIZES`].
 fn regain(piece: &mut Buffer) -> usize {
-    // All parts of the bounce buffer were joined or dropped, so the buffer has its full length again.
+    // All parts of the bounce buffer were joined or dropped, so the buffer can be restored to its full length.
     let whole = piece.regain();
     debug_assert!(whole, "a part of a piece is still in use");
     class(piece.len())
@@ -100,24 +100,24 @@ impl Pool {
         self.limit.saturating_sub(self.used)
     }
 
-    /// Whether a bounce buffer in use is so long that its copy takes more time than a submission.
+    /// Whether a bounce buffer in use is so large that copying it takes more time than a submission.
     #[inline]
     pub(in crate::dio) fn has_long(&self) -> bool {
         self.long > 0
     }
 
-    /// The length of the next bounce buffer of a request, if `len` bytes of the request remain.
+    /// Returns the size of the next bounce buffer of a request of which `len` bytes remain.
     pub(in crate::dio) fn next(&self, len: usize) -> usize {
         if len >= LARGE && self.limit >= ROOMY { LARGE } else { len.min(PIECE) }
     }
 
-    /// The number of bytes that the next transfer of borrowed memory copies, if `len` bytes remain. The limit is one large piece or twice
-    /// [`PIECE`].
+    /// Returns the number of bytes that the next transfer of borrowed memory copies if `len` bytes remain. The limit is one large piece or
+    /// twice [`PIECE`].
     pub(in crate::dio) fn transfer(&self, len: usize) -> usize {
         self.next(len).max(len.min(2 * PIECE)).min(self.limit)
     }
 
-    /// Takes a bounce buffer from the pool. [`next`](Self::next) determines the length of the buffer. Returns `None` if a new buffer would
+    /// Takes a bounce buffer from the pool. [`next`](Self::next) determines the size of the buffer. Returns `None` if a new buffer would
     /// exceed the limit.
     pub(in crate::dio) fn take(
         &mut self,
@@ -175,7 +175,7 @@ impl Pool {
         }
     }
 
-    /// Frees unused bounce buffers, until the total size of all bounce buffers is at most `bytes` or no unused buffer remains.
+    /// Frees unused bounce buffers until the total size of all bounce buffers is at most `bytes` or no unused buffer remains.
     #[cold]
     fn shrink_to(&mut self, queue: &mut dyn DeviceQueue, bytes: usize) {
         for (idle, size) in self.idle.iter_mut().zip(SIZES) {
@@ -242,7 +242,7 @@ mod tests {
         pool.give(&mut queue, large);
         let again = pool.take(&mut queue, PIECE - 1).unwrap().unwrap();
         assert_eq!((again.address(), again.len()), (address, PIECE - 1));
-        // If a bounce buffer of another size is needed, unused buffers are freed. The pool then stays within its limit.
+        // If a bounce buffer of another size is needed, the pool frees unused buffers to stay within its limit.
         small.into_iter().for_each(|piece| pool.give(&mut queue, piece));
         assert!(pool.take(&mut queue, PIECE).unwrap().is_some());
         assert_eq!((pool.bytes(), pool.free()), (2 * PIECE, 0));

@@ -1,5 +1,5 @@
 //! The short path: one extent, one bounce buffer (a piece), one transfer, and no list of mappings. A request takes this path if it meets
-//! all conditions of the simple path (one bio, mapping in memory), except that its data must be copied.
+//! all conditions of the simple path (one bio, mapping in memory) except that its data must be copied.
 //!
 //! If no bounce buffer is free, the request takes the generic path, which can wait for a buffer.
 
@@ -27,7 +27,8 @@ pub(in crate::dio) struct Short {
 #[derive(Clone, Copy)]
 enum Of {
     Frozen(InodeNo),
-    /// A file that can change. The request has a shared lock on the file's content. The lock is a counter of the queue's requests (a lane).
+    /// A file that can change. The request holds a shared lock on the file's content. The lock is a counter of the queue's requests (a
+    /// lane).
     Live {
         slot: u32,
         left: CompletionWork,
@@ -38,8 +39,8 @@ enum Of {
 const _: () = assert!(size_of::<Option<Short>>() <= 64);
 
 impl Short {
-    /// The work at the completion of the request (for example a conversion of the written range), and the lock on the file's content.
-    /// `None` if the file cannot change.
+    /// Returns the work at the completion of the request (for example a conversion of the written range), and the lock on the file's
+    /// content. Returns `None` if the file cannot change.
     pub(in crate::dio) fn completing(&self) -> Option<Completing> {
         let Of::Live { slot, left } = self.of else { return None };
         let holding = Holding { slot, hold: Hold::Lane };
@@ -48,7 +49,7 @@ impl Short {
 }
 
 impl Io<'_> {
-    /// Takes a bounce buffer for `len` bytes from the pool, if one buffer is large enough and free.
+    /// Takes one bounce buffer for `len` bytes from the pool, if a large enough buffer is free.
     #[inline(always)]
     fn take_one(&mut self, len: usize) -> Option<Buffer> {
         if len > PIECE {
@@ -57,16 +58,16 @@ impl Io<'_> {
         self.state.pool.take_idle(len).or_else(|| make_one(self.queue, self.state, len))
     }
 
-    /// Handles a bio that the queue refused although the queue had reported a free slot. The request continues on the generic path, which
-    /// can wait for a slot.
+    /// Handles a bio that the queue refused although it had reported a free slot. The request continues on the generic path, which can wait
+    /// for a slot.
     #[cold]
     fn refused(&mut self, bio: Bio, request: u32) -> Result<(), Memory> {
         self.give_memory(bio.memory);
         self.state.shorts.remove(request).map_or(Ok(()), |short| Err(short.memory.into()))
     }
 
-    /// Ends a transfer, and returns its bounce buffer to the pool. If the request is a read and `clean` is set (the transfer has
-    /// succeeded), first copies the data to the caller's memory.
+    /// Ends a transfer, and returns its bounce buffer to the pool. For a read with `clean` set (the transfer has succeeded), first copies
+    /// the data to the caller's memory.
     #[inline(always)]
     fn end_transfer(&mut self, done: Done, request: u32, clean: bool) -> Option<Short> {
         let Bio { op, memory: piece, .. } = done.bio;
@@ -157,8 +158,8 @@ pub(crate) fn submit<Q: DeviceQueue, M: MapFile>(
 ) -> Result<(), Memory> {
     let Memory::Flat(buffer) = memory else { return Err(memory) };
     let (is_write, len, address) = (request.op == BioOp::Write, request.len, buffer.address());
-    // The generic path can wait for a free slot, but this path cannot. A [`Short`] is small: it cannot describe a range lock or several
-    // bios. It also does not support the flags in [`REFUSED`].
+    // Unlike this path, the generic path can wait for a free slot. A [`Short`] is small: it cannot describe a range lock or several bios.
+    // It also does not support the flags in [`REFUSED`].
     if queue.room() == 0 || !target.is_light() || is_write && request.flags.intersects(REFUSED) {
         return Err(buffer.into());
     }
@@ -196,7 +197,7 @@ pub(crate) fn submit<Q: DeviceQueue, M: MapFile>(
     Ok(())
 }
 
-/// Whether a request on the short path is complete when its transfer ends: no work such as a conversion of extents follows.
+/// Whether a request on the short path is complete when its transfer ends, without further work such as a conversion of extents.
 #[inline(always)]
 pub(in crate::dio) fn is_light(state: &State, request: u32) -> bool {
     let short = state.shorts.get(request);

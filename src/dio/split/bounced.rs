@@ -44,13 +44,13 @@ impl Io<'_> {
             let part = u32::try_from(offset + done).map_err(|_| too_long())?;
             let Some(split) = self.state.splits.get(index) else { break };
             let flags = split.flags;
-            // An atomic write must be one bio, so the bounce buffers of this bio must have room for all of its data.
+            // An atomic write must be one bio, so this bio's bounce buffers must have room for all of the data.
             let atomic = flags.contains(BioFlags::ATOMIC);
             let len = if atomic { rest } else { self.state.pool.next(rest) };
             let mut pieces = self.take_pieces(len, flags.contains(BioFlags::NOWAIT))?;
             let split = self.state.splits.get_mut(index).filter(|split| split.error.is_none());
             let Some(split) = split else {
-                // Another transfer of this request has failed during the wait, so the request ends.
+                // Another transfer of this request failed during the wait, so the request ends.
                 self.give_pieces(pieces);
                 break;
             };
@@ -145,7 +145,7 @@ impl SplitRequest {
     fn copy_out(&mut self, from: &Memory, offset: usize) {
         let range = self.callers(offset, from.len());
         let Some(Bounced { memory, skip }) = &mut self.bounced else { return };
-        // In the first sector, the device transfers bytes before the caller's range too. They are not copied.
+        // In the first sector, the device also transfers bytes before the caller's range. These bytes are not copied.
         let start = (range.start + *skip).saturating_sub(offset);
         let from = within(from.buffers(), start..start + range.len());
         copy(from, within_mut(memory.buffers_mut(), range));

@@ -1,7 +1,7 @@
-//! The generic path for owned memory. It carries out requests of several bios. It also processes the short and failed completions of all
-//! queued requests.
+//! The generic path for owned memory. It carries out requests of several bios, and processes the short and failed completions of all queued
+//! requests.
 //!
-//! The memory of a request is cut into parts. A part is contiguous on the device. Each part moves into a bio, and returns with the
+//! The memory of a request is cut into parts that are each contiguous on the device. Each part moves into a bio, and returns with the
 //! completed bio. Before the request completes, the parts are joined. A request on the simple path uses this code only if its completion is
 //! short or failed.
 
@@ -24,8 +24,8 @@ use crate::iomap::{Iomap, MapFile, Written, WrittenParts};
 use crate::open_file::Completing;
 use crate::units::{DevOffset, InodeNo};
 
-/// A reserved part number. The bio with this number transfers all data of its request, through a bounce buffer. A variant of [`BioEnd`]
-/// instead of the number would cost each completion of the simple path some instructions.
+/// A reserved part number. The bio with this number transfers all data of its request through a bounce buffer. A separate variant of
+/// [`BioEnd`] would cost each completion of the simple path some instructions.
 pub(super) const COPY: u32 = u32::MAX;
 
 /// A request with several parts.
@@ -37,18 +37,18 @@ pub(super) struct SplitRequest {
     /// The work at the completion of the request (for example a conversion of the written range), and the lock on the file's content.
     /// `None` if the file cannot change.
     completing: Option<Completing>,
-    /// The parts of a write for which the metadata need work.
+    /// The parts of a write for which the metadata must be updated.
     written: WrittenParts,
-    /// The number of bytes that the caller receives if there is no error. A read may transfer more bytes. These bytes are past the end of
-    /// the file, and are zeroed.
+    /// The number of bytes that the caller receives if there is no error. A read may transfer more bytes; they are past the end of the
+    /// file, and are zeroed.
     count: usize,
-    /// The memory of each part, in order. While a bio contains the memory of a part, the entry of the part is empty.
+    /// The memory of each part, in order. While a bio contains the memory of a part, the part's entry is empty.
     parts: Vec<Buffers>,
-    /// The memory that was not cut into parts yet.
+    /// The memory that is not yet cut into parts.
     rest: VecDeque<Buffer>,
     /// The form of the caller's memory, into which the parts are joined.
     shape: Shape,
-    /// The caller's memory, if its data are copied through bounce buffers. The request then has no `parts`.
+    /// The caller's memory if its data are copied through bounce buffers. The request then has no `parts`.
     bounced: Option<Bounced>,
     in_flight: usize,
     error: Option<Error>,
@@ -72,8 +72,7 @@ impl SplitRequest {
             rest: VecDeque::new(),
             shape: Shape::Flat,
             bounced: None,
-            // During the submission, the request has one additional part. So bios that complete early do not end the request during the
-            // submission.
+            // During the submission, the request counts one additional part, so that bios that complete early do not end the request.
             in_flight: 1,
             error: None,
             retries: RETRIES,
@@ -166,7 +165,7 @@ impl Io<'_> {
             }
             offset += iomap.len as usize;
         }
-        // Ends the submission. During the submission, the request has one additional part, so that it cannot complete too early.
+        // This call ends the submission. Until now, the request has counted one additional part, so that it could not complete too early.
         self.state.release_part(index);
     }
 
@@ -286,7 +285,7 @@ impl State {
 }
 
 impl SplitRequest {
-    /// The bio of the next part. The part covers one whole mapping.
+    /// Returns the bio of the next part. The part covers one whole mapping.
     fn next_part(&mut self, dev: Dev, request: u32, iomap: &Iomap) -> Bio {
         let end = BioEnd::Part { request, part: self.parts.len() as u32 };
         self.parts.push(Buffers::new());

@@ -1,4 +1,4 @@
-//! A table of items that are in flight. Each item has an index. After an item was removed, its index can be used for another item.
+//! A table of items in flight. Each item has an index. After an item is removed, its index can be reused for another item.
 
 /// A table of items, each with an index.
 pub(in crate::dio) struct Slab<T> {
