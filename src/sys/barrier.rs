@@ -1,10 +1,10 @@
-//! A memory barrier between two threads. One thread (the frequent thread) needs the barrier often. The other thread (the rare thread) needs
-//! it rarely. The kernel can move the whole cost of the barrier to the rare thread.
+//! A memory barrier between two threads. The frequent thread needs the barrier often; the rare thread needs it rarely. The kernel can move
+//! the whole cost of the barrier to the rare thread.
 //!
-//! Each of two threads writes a value, and then reads the value that the other thread writes. At least one thread must see the write of the
-//! other thread (Dekker's algorithm). So each thread needs a barrier between its write and its read. The frequent thread needs this barrier
-//! for each request. The rare thread can make the kernel run a barrier in all threads (`membarrier`). With this call, the frequent thread
-//! needs no barrier of its own, and does not wait until its last stores, for example a copy of data, have left the processor.
+//! Each of the two threads writes a value, and then reads the value that the other thread writes. At least one thread must see the write of
+//! the other thread (Dekker's algorithm), so each thread needs a barrier between its write and its read. The frequent thread needs this
+//! barrier for each request. The rare thread can make the kernel run a barrier in all threads (`membarrier`). With this call, the frequent
+//! thread needs no barrier of its own, and does not wait until its last stores, for example a copy of data, have left the processor.
 
 use std::sync::OnceLock;
 use std::sync::atomic::{AtomicBool, Ordering, compiler_fence, fence};
@@ -22,17 +22,17 @@ pub(crate) fn light() {
     }
 }
 
-/// The barrier of the rare thread. Before this function returns, every thread of the process executes a barrier.
+/// The barrier of the rare thread. Every thread of the process executes a barrier before this function returns.
 pub(crate) fn heavy() {
     fence(Ordering::SeqCst);
     if promise() {
-        // The result is ignored, because the call cannot fail after the registration.
+        // The code ignores the result, because the call cannot fail after the registration.
         membarrier(libc::MEMBARRIER_CMD_PRIVATE_EXPEDITED);
     }
     fence(Ordering::SeqCst);
 }
 
-/// Registers the process for `membarrier`, once. Returns false if the kernel refuses. In this case [`light`] is a full barrier.
+/// Registers the process for `membarrier`, once. Returns false if the kernel refuses; [`light`] is then a full barrier.
 pub(crate) fn promise() -> bool {
     static ASKED: OnceLock<bool> = OnceLock::new();
     *ASKED.get_or_init(|| {

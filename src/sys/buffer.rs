@@ -14,8 +14,7 @@ use crate::error::{Error, ErrorKind, Result};
 /// The alignment of every [`Buffer`] that this crate allocates, in bytes. It is sufficient for every device that Linux supports.
 pub(crate) const ALIGNMENT: usize = 4096;
 
-/// One allocation or mapping of memory. Several buffers can be parts of it. When the last of these buffers is dropped, the memory is
-/// released.
+/// One allocation or mapping of memory. Several buffers can be parts of it. Dropping the last of these buffers releases the memory.
 struct Region {
     base: NonNull<u8>,
     memory: Source,
@@ -27,7 +26,7 @@ enum Source {
     Own(Layout),
     /// The allocation of a `Vec`, whose unused capacity may be uninitialised.
     Vec(Layout),
-    /// The memory of another owner. A drop of the owner releases the memory.
+    /// The memory of another owner. Dropping the owner releases the memory.
     Owner(Box<dyn Any + Send + Sync>),
 }
 
@@ -48,7 +47,7 @@ impl Drop for Region {
     }
 }
 
-/// A type that owns memory which a [`Buffer`] can use without a copy: see [`Buffer::from_owner`].
+/// A type that owns memory that a [`Buffer`] can use without a copy: see [`Buffer::from_owner`].
 ///
 /// # Safety
 /// Until the owner is dropped, the bytes of `bytes_mut` are initialised, readable and writable. They stay at their addresses, even if the
@@ -85,7 +84,7 @@ pub struct Buffer {
     registered: Option<Registered>,
 }
 
-/// The number of a ring. The first 2^32 rings of a process have different numbers. The type is small, because each move of a request copies
+/// The number of a ring. The first 2^32 rings of a process have different numbers. The type is small because each move of a request copies
 /// the number.
 pub(crate) type RingNumber = NonZeroU32;
 
@@ -96,7 +95,7 @@ pub(crate) struct Registered {
     pub(super) place: u16,
 }
 
-// Requests are moved several times, so a buffer must be small. Two buffers fit in a cache line.
+// Requests are moved several times, so a buffer must be small. Two buffers fit into a cache line.
 const _: () = assert!(size_of::<Buffer>() == 32);
 
 // SAFETY: a Buffer owns its range exclusively, like a Box<[u8]>.
@@ -135,7 +134,7 @@ impl Buffer {
         Self::of(base, len, Source::Owner(owner))
     }
 
-    /// Creates a buffer at another address with the region and the registration of this buffer. The region, or the caller, keeps the memory
+    /// Creates a buffer at another address, with the region and the registration of this buffer. The region or the caller keeps the memory
     /// of the new buffer valid.
     ///
     /// # Safety
@@ -148,7 +147,7 @@ impl Buffer {
         Self { base, len, region: Arc::clone(&self.region), registered: self.registered }
     }
 
-    /// Creates a buffer from memory by its address. `owner` is dropped after the last buffer of this memory.
+    /// Creates a buffer from the address of its memory. `owner` is dropped after the last buffer of this memory.
     ///
     /// # Safety
     /// The `len` bytes from `base` are initialised, readable and writable until `owner` is dropped. No other code reads or writes them
@@ -165,11 +164,11 @@ impl Buffer {
         Self { base, len, region: Arc::new(Region { base, memory }), registered: None }
     }
 
-    /// Creates a buffer from a slice to which no other reference exists, so that a request can read into the slice.
+    /// Creates a buffer from a slice to which no other reference exists, so that a request can read data into the slice.
     /// [`into_owner`](Self::into_owner) returns the slice.
     ///
     /// # Errors
-    /// If another `Arc` or `Weak` refers to the slice, returns the slice.
+    /// Returns the slice if another `Arc` or `Weak` refers to it.
     pub fn from_unique(mut slice: Arc<[u8]>) -> Result<Self, Arc<[u8]>> {
         let Some(bytes) = Arc::get_mut(&mut slice) else { return Err(slice) };
         let (base, len) = (NonNull::from(&mut *bytes).cast(), bytes.len());
@@ -207,7 +206,7 @@ impl Buffer {
         })
     }
 
-    /// Splits off the first `at` bytes into a separate buffer. `self` keeps the remaining bytes. Nothing is copied.
+    /// Splits off the first `at` bytes into a separate buffer without copying. `self` keeps the remaining bytes.
     ///
     /// # Panics
     /// Panics if `at` exceeds the length.
@@ -257,13 +256,13 @@ impl Buffer {
         }
     }
 
-    /// The address of the first byte. A caller can use it to check the alignment.
+    /// Returns the address of the first byte. A caller can use it to check the alignment.
     #[must_use]
     pub fn address(&self) -> usize {
         self.base.as_ptr() as usize
     }
 
-    /// The index of the memory in the table of this ring. `None` if the buffer is not registered with this ring.
+    /// Returns the index of the memory in the table of this ring, or `None` if the buffer is not registered with this ring.
     #[inline]
     pub(super) fn place_in(&self, ring: RingNumber) -> Option<u16> {
         self.registered.filter(|registered| registered.ring == ring).map(|it| it.place)
@@ -273,8 +272,8 @@ impl Buffer {
         self.registered = registered;
     }
 
-    /// The address of the first byte, for code in another language that borrows the memory. The address never changes. It may be used while
-    /// the buffer exists, except while a request owns the memory.
+    /// Returns the address of the first byte, for code in another language that borrows the memory. The address never changes. It may be
+    /// used while the buffer exists, except while a request owns the memory.
     pub fn as_mut_ptr(&mut self) -> *mut u8 {
         self.base.as_ptr()
     }
@@ -288,22 +287,22 @@ impl Deref for Buffer {
     type Target = [u8];
 
     fn deref(&self) -> &[u8] {
-        // SAFETY: the range is initialised, lies in one allocation that `region` keeps alive, and is only written through `&mut self` or by
-        // the kernel while the Buffer itself is inside a ring.
+        // SAFETY: the range is initialised, is within one allocation that `region` keeps alive, and is only written through `&mut self` or
+        // by the kernel while the Buffer itself is inside a ring.
         unsafe { slice::from_raw_parts(self.base.as_ptr(), self.len) }
     }
 }
 
 impl DerefMut for Buffer {
     fn deref_mut(&mut self) -> &mut [u8] {
-        // SAFETY: the range is initialised and lies in one allocation that `region` keeps alive. Only this Buffer owns the range, and it is
-        // borrowed exclusively.
+        // SAFETY: the range is initialised and is within one allocation that `region` keeps alive. Only this Buffer owns the range, and it
+        // is borrowed exclusively.
         unsafe { slice::from_raw_parts_mut(self.base.as_ptr(), self.len) }
     }
 }
 
 impl From<Vec<u8>> for Buffer {
-    /// Takes the memory of the vector without copying it. The memory may be unaligned.
+    /// Takes over the memory of the vector without copying it. The memory may be unaligned.
     fn from(vec: Vec<u8>) -> Self {
         let mut vec = std::mem::ManuallyDrop::new(vec);
         let (len, capacity) = (vec.len(), vec.capacity());

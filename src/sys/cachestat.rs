@@ -2,7 +2,7 @@
 
 use std::os::fd::{AsRawFd, BorrowedFd};
 
-/// The number of the system call. It is equal on all architectures of Rust's Linux targets. Some libc libraries do not define it.
+/// The number of the system call. It is the same on all Linux architectures that Rust supports. Some libc libraries do not define it.
 const CACHESTAT: libc::c_long = 451;
 
 /// The numbers of pages that the page cache contains for a file or a block device.
@@ -14,7 +14,7 @@ pub struct PageCache {
     pub dirty: u64,
 }
 
-/// A range of the file in bytes. If the length is 0, the range ends at the end of the file.
+/// A range of the file in bytes. If the length is 0, the range extends to the end of the file.
 #[repr(C)]
 struct Range {
     start: u64,
@@ -32,8 +32,8 @@ struct Counts {
 }
 
 impl PageCache {
-    /// Counts the cached pages of an open file. Returns `None` if the kernel does not report them. There are three causes: the kernel is
-    /// older than 6.5, the kernel forbids the call, or the caller is not the owner of the file and may not write to it.
+    /// Counts the cached pages of an open file. Returns `None` if the kernel does not report them, for one of three reasons: the kernel is
+    /// older than 6.5, the kernel forbids the call, or the caller neither owns the file nor may write to it.
     pub(crate) fn of(file: BorrowedFd<'_>) -> Option<Self> {
         let range = Range { start: 0, len: 0 };
         let mut counts = Counts::default();

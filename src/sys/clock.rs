@@ -1,7 +1,7 @@
 //! The time of the kernel's last tick.
 
-/// The time of the last tick, in seconds and nanoseconds since 1970. It is at most some milliseconds old. The call does not access a
-/// hardware clock. The kernel's file systems use this clock for their time stamps too.
+/// Returns the time of the last tick, in seconds and nanoseconds since 1970. It is at most a few milliseconds old. The call does not access
+/// a hardware clock. The kernel's file systems use this clock for their time stamps too.
 #[inline]
 pub(crate) fn coarse_time() -> (i64, u32) {
     let mut time = libc::timespec { tv_sec: 0, tv_nsec: 0 };

@@ -4,14 +4,18 @@
 /// Copies `from` to `to`. Both slices must have the same length.
 ///
 /// During the copy, other code may read or write the caller's memory through a raw pointer, or through a mapping that processes share. If
-/// the compiler saw these accesses, they would be a data race and undefined behaviour. Therefore the copy is hidden from the compiler. Each
-/// byte of the copy is a value that the byte of the source had at some moment during the call.
+/// the compiler saw these accesses, they would be a data race and undefined behaviour. Therefore, the copy is hidden from the compiler.
+/// Each byte of the copy is a value that the byte of the source had at some moment during the call.
 ///
 /// # Panics
 /// Panics if the lengths differ.
 #[inline(always)]
 pub(crate) fn copy(from: &[u8], to: &mut [u8]) {
-    assert_eq!(from.len(), to.len(), "source and destination of a copy have the same length");
+    assert_eq!(
+        from.len(),
+        to.len(),
+        "the source and destination of a copy must have the same length"
+    );
     // SAFETY: both ranges are valid for their length, which is the same, and do not overlap, since one is borrowed mutably.
     unsafe { copy_unseen(from.as_ptr(), to.as_mut_ptr(), from.len()) }
 }
@@ -42,8 +46,8 @@ pub(super) unsafe fn copy_unseen(from: *const u8, to: *mut u8, len: usize) {
 const WIDE: usize = 256;
 
 /// Copies with registers of 64 bytes. A copy of 4 KiB after a system call takes 24 ns on an AMD EPYC (Zen 4) and 18 ns on an Intel Xeon
-/// (Rocket Lake). `rep movsb` takes 39 ns on the EPYC and 20 to 26 ns on the Xeon. The copy uses only the registers from number 16 on,
-/// which need no `vzeroupper`.
+/// (Rocket Lake). `rep movsb` takes 39 ns on the EPYC and 20 to 26 ns on the Xeon. The copy uses only registers 16 and up, which need no
+/// `vzeroupper`.
 ///
 /// # Safety
 /// The conditions of [`copy_unseen`]. In addition, `len` is a multiple of [`WIDE`], and not 0.
@@ -90,14 +94,14 @@ pub(super) unsafe fn copy_unseen(from: *const u8, to: *mut u8, len: usize) {
     // writable memory, and the source is a shared slice.
     for index in 0..words {
         let at = index * WORD;
-        // SAFETY: the word lies within the ranges and is aligned; any bytes are a valid word.
+        // SAFETY: the word is within the ranges and is aligned; any bytes are a valid word.
         unsafe {
             let word = from.add(at).cast::<usize>().read_volatile();
             to.add(at).cast::<usize>().write_volatile(word);
         }
     }
     for at in words * WORD..len {
-        // SAFETY: the byte lies within the ranges, which are valid for `len` bytes.
+        // SAFETY: the byte is within the ranges, which are valid for `len` bytes.
         unsafe { to.add(at).write_volatile(from.add(at).read_volatile()) };
     }
 }
@@ -128,7 +132,7 @@ mod tests {
     }
 
     #[test]
-    #[should_panic(expected = "source and destination of a copy have the same length")]
+    #[should_panic(expected = "the source and destination of a copy must have the same length")]
     fn a_copy_of_another_length_is_refused() {
         copy(&[0; 2], &mut [0; 3]);
     }

@@ -19,8 +19,8 @@ pub(crate) trait Width {
     /// Whether an entry of this size can contain a command to an NVMe namespace.
     const COMMANDS: bool;
 
-    /// Returns the entry of an NVMe command. It may be called only if [`COMMANDS`](Self::COMMANDS) is true. `place` is the index of the
-    /// command's data memory in the ring's table of registered memory.
+    /// Returns the entry of an NVMe command. The caller may call it only if [`COMMANDS`](Self::COMMANDS) is true. `place` is the index of
+    /// the command's data memory in the ring's table of registered memory.
     fn command(
         file: RingFile,
         operation: u32,
@@ -77,8 +77,8 @@ pub(crate) struct RingFile {
 }
 
 impl RingFile {
-    /// A file that is not registered. If its descriptor is closed, later requests fail, or use another file that has the descriptor's
-    /// number.
+    /// A file that is not registered. If its descriptor is closed, later requests fail or use another file that has been assigned the
+    /// descriptor's number.
     pub(crate) fn descriptor(file: BorrowedFd<'_>) -> Self {
         Self { number: file.as_raw_fd(), flags: squeue::Flags::empty(), namespace: None }
     }
@@ -156,7 +156,7 @@ impl Request {
             return self.flat::<W>(one.as_mut_ptr(), one.len(), None, tuples);
         }
         let len = bufs.iter().map(|buf| buf.len()).sum();
-        // The pointer can be cast, because the documentation of `IoSliceMut` guarantees the ABI of iovec.
+        // The pointer can be cast, because the documentation of `IoSliceMut` guarantees ABI compatibility with iovec.
         self.vectored::<W>(bufs.as_ptr().cast(), bufs.len(), len, tuples)
     }
 
@@ -253,7 +253,7 @@ mod tests {
     use super::super::tuples::{Checks, Passenger};
     use super::*;
 
-    /// The file of the entries in this test. No request to it is submitted.
+    /// The file in the entries of this test. No request to it is submitted.
     const FILE: RingFile = RingFile { number: 3, flags: squeue::Flags::empty(), namespace: None };
 
     impl Passenger for Tuples {
@@ -270,8 +270,8 @@ mod tests {
         RingNumber::MIN
     }
 
-    /// Simulates the kernel's read. Writes 0, 1, 2, ... to the request's memory, whose addresses are in the entry. Also writes the tuples.
-    /// Returns the number of bytes of data.
+    /// Simulates the kernel's read: writes 0, 1, 2, ... to the request's memory, whose addresses are in the entry, and also writes the
+    /// tuples. Returns the number of bytes of data.
     fn carry_out(entry: &squeue::Entry) -> usize {
         // SAFETY: an entry is 64 bytes without padding.
         let words: [u64; 8] = unsafe { std::mem::transmute_copy(entry) };
@@ -288,7 +288,7 @@ mod tests {
         let mut count = 0;
         for range in ranges {
             for at in 0..range.iov_len {
-                // SAFETY: the byte lies within the memory of the request.
+                // SAFETY: the byte is within the memory of the request.
                 let byte = unsafe { range.iov_base.cast::<u8>().add(at) };
                 // SAFETY: only the kernel may access the byte until the request ends.
                 unsafe { byte.write(count as u8) };

@@ -1,4 +1,4 @@
-//! A first-in, first-out queue of a fixed length.
+//! A first-in, first-out queue of a fixed capacity.
 //!
 //! Each request to a device that completes requests immediately passes through this queue, so every instruction counts. A `VecDeque` is
 //! slower: its push contains code that grows the queue, and the compiler does not always inline the push.
@@ -8,15 +8,15 @@ use std::mem::MaybeUninit;
 
 /// A queue of a limited number of values.
 ///
-/// The slots form a circle: slot 0 follows the last slot. The `len` slots from `first` on are initialised, all others are not. `first` is
-/// less than the number of slots, or 0 if there are no slots.
+/// The slots form a circle: slot 0 follows the last slot. The `len` slots starting at `first` are initialised; all others are not. `first`
+/// is less than the number of slots, or 0 if there are no slots.
 pub(crate) struct Fifo<T> {
     slots: Box<[MaybeUninit<T>]>,
     first: usize,
     len: usize,
 }
 
-/// The slot in which a new value is stored at the end of a [`Fifo`].
+/// The slot at the end of a [`Fifo`] in which a new value is stored.
 pub(crate) struct Vacant<'a, T> {
     slot: &'a mut MaybeUninit<T>,
     len: &'a mut usize,
@@ -69,9 +69,9 @@ impl<T> Fifo<T> {
         if self.len == 0 {
             return None;
         }
-        // SAFETY: There is a value, so there are slots, and `first` is the index of a slot.
+        // SAFETY: the queue contains a value, so it has slots, and `first` is the index of a slot.
         let slot = unsafe { self.slots.get_unchecked(self.first) };
-        // SAFETY: There is a value, so the slot at `first` is initialised.
+        // SAFETY: the queue contains a value, so the slot at `first` is initialised.
         Some(unsafe { slot.assume_init_ref() })
     }
 
@@ -80,10 +80,10 @@ impl<T> Fifo<T> {
         if self.len == 0 {
             return None;
         }
-        // SAFETY: There is a value, so there are slots, and `first` is the index of a slot.
+        // SAFETY: the queue contains a value, so it has slots, and `first` is the index of a slot.
         let slot = unsafe { self.slots.get_unchecked(self.first) };
-        // SAFETY: There is a value, so the slot at `first` is initialised. The slot counts as uninitialised from here on, so the value has
-        // one owner.
+        // SAFETY: the queue contains a value, so the slot at `first` is initialised. From here on, the slot counts as uninitialised, so the
+        // value has one owner.
         let value = unsafe { slot.assume_init_read() };
         self.first = self.wrap(self.first + 1);
         self.len -= 1;
@@ -118,8 +118,8 @@ mod tests {
         fifo.vacant().map(|slot| slot.fill(value)).is_some()
     }
 
-    /// For each number of slots up to 5, the queue returns the same values as a `VecDeque`. In the test, the stored values often continue
-    /// from the last slot to slot 0.
+    /// For each number of slots up to 5, the queue returns the same values as a `VecDeque`. In the test, the stored values often wrap
+    /// around from the last slot to slot 0.
     #[test]
     fn it_holds_what_a_deque_holds() {
         for slots in 0..=5 {

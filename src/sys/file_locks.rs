@@ -1,4 +1,4 @@
-//! Locks of single bytes of a file. A lock belongs to the open file, and not to the process (`F_OFD_SETLK`, `fcntl(2)`).
+//! Locks on single bytes of a file. A lock belongs to the open file instead of the process (`F_OFD_SETLK`, `fcntl(2)`).
 
 use std::os::fd::{AsRawFd, BorrowedFd};
 
@@ -31,7 +31,7 @@ pub(crate) fn share(file: BorrowedFd<'_>, byte: u32) -> Result<(), Errno> {
 
 /// Releases all locks that this open file has.
 pub(crate) fn release_all(file: BorrowedFd<'_>) -> Result<(), Errno> {
-    // With the length 0, the lock covers all bytes from `l_start` (0) on.
+    // With the length 0, the lock covers all bytes from `l_start` (0) to the end.
     let mut all = libc::flock { l_len: 0, ..lock_of(libc::F_UNLCK, 0) };
     call(file, libc::F_OFD_SETLK, &mut all)
 }

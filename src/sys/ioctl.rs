@@ -1,5 +1,5 @@
-//! Operations that use `ioctl`. Some operations query the extents or the attributes of a file, or a file system. Other operations act on
-//! block devices.
+//! Operations that use `ioctl`. Some operations query the extents or the attributes of a file, or a file system. Others act on block
+//! devices.
 
 use std::mem::MaybeUninit;
 use std::os::fd::{AsRawFd, BorrowedFd};
@@ -9,7 +9,7 @@ use rustix::io::Errno as OsErrno;
 
 use crate::error::Errno;
 
-// The number of each `ioctl` operation contains the size of the operation's structure. The structures are declared below, as in Linux's
+// The number of each `ioctl` operation encodes the size of the operation's structure. The structures are declared below as in Linux's
 // include/uapi.
 const FS_IOC_FIEMAP: libc::c_ulong = 0xC020_660B;
 const FS_IOC_GETVERSION: libc::c_ulong = (2 << 30)
@@ -107,7 +107,7 @@ unsafe fn ioctl<T>(
 
 /// Writes a file's dirty data to the device (FIEMAP_FLAG_SYNC), and then returns the file's extents in order, up to position `end`.
 ///
-/// EFBIG if there are more than `most` extents; EOPNOTSUPP if the file system does not support FIEMAP.
+/// Fails with EFBIG if there are more than `most` extents, and with EOPNOTSUPP if the file system does not support FIEMAP.
 pub(crate) fn fiemap(
     file: BorrowedFd<'_>,
     end: u64,
@@ -189,8 +189,8 @@ pub(crate) fn is_read_only(device: BorrowedFd<'_>) -> Result<bool, Errno> {
     Ok(read_only != 0)
 }
 
-/// The file that a loop device uses, as three fields of the file's `stat`: `st_dev`, `st_ino` and `st_rdev`. The field `st_rdev` matters
-/// only if the file is a device.
+/// Returns the file that a loop device uses, as three fields of the file's `stat`: `st_dev`, `st_ino` and `st_rdev`. The field `st_rdev`
+/// matters only if the file is a device.
 ///
 /// Fails with ENXIO if the loop device uses no file.
 pub(crate) fn loop_backing(device: BorrowedFd<'_>) -> Result<(u64, u64, u64), Errno> {
@@ -201,7 +201,7 @@ pub(crate) fn loop_backing(device: BorrowedFd<'_>) -> Result<(u64, u64, u64), Er
     Ok((status[0], status[1], status[2]))
 }
 
-/// The number of metadata bytes that a block device stores with each protection interval. Fails with ENOTTY before Linux 6.17.
+/// Returns the number of metadata bytes that a block device stores with each protection interval. Fails with ENOTTY before Linux 6.17.
 pub(crate) fn metadata_size(device: BorrowedFd<'_>) -> Result<u32, Errno> {
     // struct logical_block_metadata_cap contains flags (32 bits), the interval (16 bits), and several single bytes. The first of these
     // bytes is the result.
@@ -211,7 +211,7 @@ pub(crate) fn metadata_size(device: BorrowedFd<'_>) -> Result<u32, Errno> {
     Ok(capability[6].into())
 }
 
-/// The generation of an inode. If an inode number is used again for another file, the generation differs. Fails with ENOTTY if the file
+/// Returns the generation of an inode. If an inode number is reused for another file, the generation differs. Fails with ENOTTY if the file
 /// system has no generations.
 pub(crate) fn inode_generation(file: BorrowedFd<'_>) -> Result<u32, Errno> {
     // The operation is defined with a long, but file systems write only an int (`ioctl_iflags(2)`).
@@ -223,7 +223,7 @@ pub(crate) fn inode_generation(file: BorrowedFd<'_>) -> Result<u32, Errno> {
 
 /// Whether the data of an XFS file are on the realtime device.
 pub(crate) fn is_realtime(file: BorrowedFd<'_>) -> Result<bool, Errno> {
-    // struct fsxattr contains the flags, and after them six more integers.
+    // struct fsxattr contains the flags, followed by six more integers.
     let mut attributes = [0_u32; 7];
     // SAFETY: FS_IOC_FSGETXATTR fills 28 bytes.
     unsafe { ioctl(file, FS_IOC_FSGETXATTR, &mut attributes) }?;

@@ -2,7 +2,7 @@
 //!
 //! The kernel sends the signal of a lease to one thread. This thread blocks all signals, and receives the lease signal with `sigtimedwait`,
 //! so no signal handler of the application runs. The thread also receives every signal with the same number that is sent to the process.
-//! Therefore no other code may use this signal number.
+//! Therefore, no other code may use this signal number.
 
 use std::marker::PhantomData;
 use std::os::fd::{AsRawFd, BorrowedFd, RawFd};
@@ -10,7 +10,7 @@ use std::time::Duration;
 
 use crate::error::Errno;
 
-// Constants of Linux's fcntl interface that the libc crate does not define. They are equal on every architecture.
+// Constants of Linux's fcntl interface that the libc crate does not define. They are the same on every architecture.
 const F_SETSIG: libc::c_int = 10;
 const F_SETOWN_EX: libc::c_int = 15;
 const F_OWNER_TID: libc::c_int = 0;
@@ -21,7 +21,8 @@ struct OwnerEx {
     pid: libc::pid_t,
 }
 
-/// The real-time signal that this module uses. Its number is near the end of the range, because applications use numbers near the start.
+/// Returns the real-time signal that this module uses. Its number is near the end of the range, because applications use numbers near the
+/// start.
 fn signal() -> libc::c_int {
     libc::SIGRTMAX() - 2
 }
@@ -41,24 +42,24 @@ pub(crate) struct Watcher {
 }
 
 impl Watcher {
-    /// Acquires a read lease on an open file. The kernel notifies the thread when the lease is broken.
+    /// Acquires a read lease on an open file. The kernel notifies the lease thread when the lease is broken.
     ///
     /// Fails with EAGAIN if a program has the file open for writing, with EACCES if the file belongs to another user and `CAP_LEASE` is
-    /// missing, and with EINVAL if the file system has no leases.
+    /// missing, and with EINVAL if the file system does not support leases.
     pub(crate) fn lease(self, file: BorrowedFd<'_>) -> Result<(), Errno> {
         self.tell(file)?;
         // SAFETY: the descriptor is open, and the command takes an integer.
         check(unsafe { libc::fcntl(file.as_raw_fd(), libc::F_SETLEASE, libc::F_RDLCK) }).map(drop)
     }
 
-    /// Makes the kernel notify the thread of the leases when a descriptor becomes readable. The descriptor must support `O_ASYNC`.
+    /// Makes the kernel notify the lease thread when a descriptor becomes readable. The descriptor must support `O_ASYNC`.
     pub(crate) fn input(self, file: BorrowedFd<'_>) -> Result<(), Errno> {
         self.tell(file)?;
         let flags = rustix::fs::fcntl_getfl(file)?;
         Ok(rustix::fs::fcntl_setfl(file, flags | rustix::fs::OFlags::ASYNC)?)
     }
 
-    /// Makes the kernel send the signals of a descriptor to the thread of the leases.
+    /// Makes the kernel send the signals of a descriptor to the lease thread.
     fn tell(self, file: BorrowedFd<'_>) -> Result<(), Errno> {
         let fd = file.as_raw_fd();
         let owner = OwnerEx { kind: F_OWNER_TID, pid: self.tid };
@@ -72,7 +73,7 @@ impl Watcher {
     pub(crate) fn wake(self) -> bool {
         // SAFETY: tgkill has only integers as arguments. The thread blocks the signal and receives it in `Watch::wait`. The owner of the
         // thread calls this function only before it joins the thread. After the end of the thread, the call could reach a later thread with
-        // the same number. That thread neither blocks nor ignores the signal, and the process would end.
+        // the same number. That thread would neither block nor ignore the signal, and the process would end.
         unsafe { libc::syscall(libc::SYS_tgkill, std::process::id(), self.tid, signal()) == 0 }
     }
 }
@@ -88,14 +89,14 @@ pub(crate) enum Waited {
     TimedOut,
 }
 
-/// Receives the notifications about broken leases. The value belongs to the thread that has created it.
+/// The receiver of notifications about broken leases. The value belongs to the thread that created it.
 pub(crate) struct Watch {
     tid: libc::pid_t,
     _thread: PhantomData<*const ()>,
 }
 
 impl Watch {
-    /// Blocks every signal in the calling thread. After this call, the thread must be used only for the leases.
+    /// Blocks every signal in the calling thread. From then on, the thread must be used only for leases.
     pub(crate) fn new() -> Self {
         // SAFETY: gettid has no preconditions.
         let tid = unsafe { libc::gettid() };
@@ -131,10 +132,10 @@ impl Watch {
         // SAFETY: the call filled it, and every bit pattern is a siginfo_t.
         let info = unsafe { info.assume_init() };
         if info.si_code <= 0 {
-            // A positive code means that the kernel itself sent the signal. Any other code means that a process sent the signal.
+            // A positive code means that the kernel itself sent the signal; any other code means that a process sent it.
             return Waited::Woken;
         }
-        // The signal information of a SIGPOLL contains si_band (a long), and after it si_fd. libc does not define these fields.
+        // The signal information of a SIGPOLL contains si_band (a long), followed by si_fd. libc does not define these fields.
         #[repr(C)]
         struct Poll {
             head: [libc::c_int; 4],
@@ -142,7 +143,7 @@ impl Watch {
             fd: libc::c_int,
         }
         // SAFETY: siginfo_t is larger than these fields, aligned like them and initialised; the kernel's layout on 64-bit machines begins
-        // with three integers and a padding before the union.
+        // with three integers and padding before the union.
         let fd = unsafe { (*(&raw const info).cast::<Poll>()).fd };
         Waited::Told(fd)
     }
@@ -152,7 +153,7 @@ impl Watch {
 fn is_given(file: BorrowedFd<'_>, kind: libc::c_int) -> Result<bool, Errno> {
     let fd = file.as_raw_fd();
     // If a program opens the file while the lease exists, the kernel sends a signal to this process. The default signal, SIGIO, would end a
-    // process that does not handle it. SIGURG is ignored by default, so it is used instead.
+    // process that does not handle it. SIGURG is ignored by default, so this code uses SIGURG instead.
     // SAFETY: the descriptor is open, and the command takes an integer.
     check(unsafe { libc::fcntl(fd, F_SETSIG, libc::SIGURG) })?;
     // SAFETY: the descriptor is open, and this command takes an integer too.
@@ -174,13 +175,13 @@ pub(crate) fn has_writers(file: BorrowedFd<'_>) -> Result<bool, Errno> {
     is_given(file, libc::F_RDLCK).map(|given| !given)
 }
 
-/// Whether the given descriptor is the only descriptor of the file, and no process has the file mapped. The errors are the errors of
+/// Whether the given descriptor is the only descriptor of the file, and no process has the file mapped. The errors are those of
 /// [`has_writers`].
 pub(crate) fn is_alone(file: BorrowedFd<'_>) -> Result<bool, Errno> {
     is_given(file, libc::F_WRLCK)
 }
 
-/// Whether the read lease on an open file is valid. A lease is not valid any more when the kernel begins to break it.
+/// Whether the read lease on an open file is still valid. A lease stops being valid when the kernel begins to break it.
 pub(crate) fn stands(file: BorrowedFd<'_>) -> bool {
     // SAFETY: the descriptor is open, and the command takes no argument.
     unsafe { libc::fcntl(file.as_raw_fd(), libc::F_GETLEASE) == libc::F_RDLCK }
@@ -201,8 +202,8 @@ mod tests {
 
     use super::*;
 
-    /// A file with a single descriptor has no writers and no other descriptor. The functions detect a second descriptor for reading, and a
-    /// second descriptor for writing.
+    /// A file with a single descriptor has no writers and no other descriptor. The functions detect a second descriptor, for reading or for
+    /// writing.
     #[test]
     fn openers_are_seen_and_no_lease_stays() {
         let dir = tempfile::tempdir().unwrap();
@@ -218,7 +219,7 @@ mod tests {
         let reader = File::open(&path).unwrap();
         assert_eq!(seen(&file), (Ok(false), Ok(false)));
         drop(reader);
-        // The functions have released their leases. If a lease still existed, this open would wait until the lease is broken.
+        // The functions have released their leases. If a lease still existed, this open would wait until it is broken.
         let writer = OpenOptions::new().write(true).open(&path).unwrap();
         assert_eq!(seen(&file), (Ok(true), Ok(false)));
         drop(file);

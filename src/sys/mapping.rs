@@ -10,9 +10,9 @@ use crate::error::Errno;
 
 /// A shared mapping of a file.
 ///
-/// If another program changes the file, the mapped memory may change at any time. Therefore this module never creates a reference to this
-/// memory. If the file is truncated, the next copy of the removed part causes a fault (SIGBUS), as with every mapping of a file. A copy
-/// also causes a fault if the file system cannot provide a page, because space is exhausted or the device has an error.
+/// If another program changes the file, the mapped memory may change at any time. Therefore, this module never creates a reference to this
+/// memory. If the file is truncated, the next copy from or to the removed part causes a fault (SIGBUS), as with every mapping of a file. A
+/// copy also causes a fault if the file system cannot provide a page because space is exhausted or the device has an error.
 #[derive(Debug)]
 pub(crate) struct Mapping {
     base: NonNull<u8>,
@@ -27,7 +27,7 @@ unsafe impl Send for Mapping {}
 unsafe impl Sync for Mapping {}
 
 impl Mapping {
-    /// Maps `len` bytes of a file from `offset` on. `offset` is a multiple of the page size.
+    /// Maps `len` bytes of a file, starting at `offset`. `offset` is a multiple of the page size.
     pub(crate) fn new(
         file: BorrowedFd<'_>,
         offset: u64,
@@ -42,13 +42,13 @@ impl Mapping {
         Ok(Self { base, len, writable })
     }
 
-    /// Replaces pages of a read-only mapping by pages of zeros that do not belong to the file. EINVAL if the mapping is writable, if the
-    /// range is not within the mapping, or if `at` is not the start of a page.
+    /// Replaces pages of a read-only mapping with pages of zeros that do not belong to the file. Fails with EINVAL if the mapping is
+    /// writable, if the range is not within the mapping, or if `at` is not the start of a page.
     pub(crate) fn cover(&mut self, at: usize, len: usize) -> Result<(), Errno> {
         if self.writable || at.checked_add(len).is_none_or(|end| end > self.len) {
             return Err(Errno::EINVAL);
         }
-        // SAFETY: the range lies within the mapping, as just checked.
+        // SAFETY: the range is within the mapping, as just checked.
         let target = unsafe { self.base.add(at) }.as_ptr().cast();
         let flags = MapFlags::PRIVATE | MapFlags::FIXED | MapFlags::NORESERVE;
         // SAFETY: the replaced range is a part of this mapping. No reference to it exists, and no copy of it is under way, because the
@@ -61,13 +61,13 @@ impl Mapping {
         self.writable
     }
 
-    /// Copies bytes from `at` on into `buf`. EINVAL if the range is not mapped.
+    /// Copies bytes, starting at `at`, into `buf`. Fails with EINVAL if the range is not mapped.
     #[inline]
     pub(crate) fn read(&self, buf: &mut [u8], at: usize) -> Result<(), Errno> {
         if at.checked_add(buf.len()).is_none_or(|end| end > self.len) {
             return Err(Errno::EINVAL);
         }
-        // SAFETY: the range lies within the mapping, as just checked.
+        // SAFETY: the range is within the mapping, as just checked.
         let source = unsafe { self.base.add(at) };
         // SAFETY: `source` is readable for `buf.len()` bytes; `buf` is a live exclusive slice and cannot overlap the mapping, since no
         // reference to the mapping exists.
@@ -75,7 +75,7 @@ impl Mapping {
         Ok(())
     }
 
-    /// Copies `buf` to `at`. EINVAL if the range is not mapped, EBADF if the mapping is read-only.
+    /// Copies `buf` to `at`. Fails with EINVAL if the range is not mapped, and with EBADF if the mapping is read-only.
     #[inline]
     pub(crate) fn write(&self, buf: &[u8], at: usize) -> Result<(), Errno> {
         if !self.writable {
@@ -84,7 +84,7 @@ impl Mapping {
         if at.checked_add(buf.len()).is_none_or(|end| end > self.len) {
             return Err(Errno::EINVAL);
         }
-        // SAFETY: the range lies within the mapping, as just checked.
+        // SAFETY: the range is within the mapping, as just checked.
         let target = unsafe { self.base.add(at) };
         // SAFETY: `target` is writable for `buf.len()` bytes and no reference covers it; `buf` cannot overlap the mapping.
         unsafe { copy_unseen(buf.as_ptr(), target.as_ptr(), buf.len()) };

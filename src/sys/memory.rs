@@ -7,12 +7,12 @@ use super::Buffer;
 pub enum Memory {
     /// One buffer.
     Flat(Buffer),
-    /// Several buffers (`iovec`), which are filled in order.
+    /// Several buffers (`iovec`), used in order.
     Vectored(Vec<Buffer>),
 }
 
 impl Memory {
-    /// The total length of all buffers, in bytes.
+    /// Returns the total length of all buffers in bytes.
     #[must_use]
     #[inline]
     #[allow(clippy::len_without_is_empty, reason = "requests of length 0 are completed earlier")]
@@ -40,7 +40,7 @@ impl Memory {
         }
     }
 
-    /// Takes the memory apart, and returns its buffers.
+    /// Dissolves the memory into its buffers.
     #[must_use]
     pub fn into_buffers(self) -> Vec<Buffer> {
         match self {

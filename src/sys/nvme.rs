@@ -1,5 +1,5 @@
 //! Commands to an NVMe namespace through its generic character device (`/dev/ngXnY`): their layout for the kernel, and the meaning of their
-//! status. Sources: docs/PROVENANCE.md.
+//! status. docs/PROVENANCE.md lists the sources.
 
 use std::ffi::c_void;
 use std::os::fd::BorrowedFd;
@@ -9,8 +9,8 @@ use rustix::ioctl::{Ioctl, IoctlOutput, Opcode, ioctl, opcode};
 use super::tuples::{Checks, Tuples};
 use crate::error::Errno;
 
-/// The numbers of the io_uring operations that pass a command to an NVMe namespace. The first is for a command with one range of memory,
-/// the second for a command with a list of ranges.
+/// The numbers of the io_uring operations that pass a command to an NVMe namespace: the first for a command with one range of memory, the
+/// second for a command with a list of ranges.
 pub(super) const URING_IO: u32 = opcode::read_write::<Command>(b'N', 0x80) as u32;
 pub(super) const URING_IO_VEC: u32 = opcode::read_write::<Command>(b'N', 0x81) as u32;
 const IOCTL_ID: Opcode = opcode::none(b'N', 0x40);
@@ -23,18 +23,18 @@ const FUA: u32 = 1 << 30;
 /// The bits of command dword 12 that make the device check reference tags and guards.
 const CHECK_REFERENCE: u32 = 1 << 26;
 const CHECK_GUARD: u32 = 1 << 28;
-/// The longest transfer in bytes. No controller supports longer transfers. The limit fits in 31 bits.
+/// The longest transfer in bytes. No controller supports longer transfers. The limit fits into 31 bits.
 const MAX_LEN: usize = 1 << 30;
-/// A mask: the bits of a status that contain its type and code. All other bits of a status describe whether the command can be retried.
+/// The mask for the status bits that contain type and code. The other bits of a status describe whether the command can be retried.
 const STATUS: i32 = 0x7FF;
 
 /// The properties of a namespace that are needed to build a command.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct NamespaceId {
     pub(crate) number: u32,
-    /// The number of bytes of a logical block, as a logarithm to base two.
+    /// The base-2 logarithm of the logical block size in bytes.
     pub(crate) shift: u32,
-    /// The number of metadata bytes of each block. The metadata contain a tuple, and a transfer uses separate memory for them.
+    /// The number of metadata bytes of each block. The metadata contain a tuple. A transfer uses separate memory for the metadata.
     pub(crate) metadata: u32,
 }
 
@@ -85,9 +85,9 @@ pub(super) enum Action {
 }
 
 impl Command {
-    /// A command that transfers `len` bytes from position `at` on. Its memory is `data_len` bytes at `address`, or a list of `data_len`
-    /// ranges at `address`. If one command cannot transfer `len` bytes, the kernel refuses the returned command with EINVAL. So the device
-    /// accesses only memory that the kernel has mapped for it.
+    /// Returns a command that transfers `len` bytes, starting at position `at`. Its memory is `data_len` bytes at `address`, or a list of
+    /// `data_len` ranges at `address`. If one command cannot transfer `len` bytes, the kernel refuses the returned command with EINVAL, so
+    /// the device accesses only memory that the kernel has mapped for it.
     #[inline]
     pub(super) fn io(
         namespace: NamespaceId,
@@ -127,7 +127,7 @@ impl Command {
         Self { metadata, metadata_len, cdw3, cdw12: self.cdw12 | checks, cdw14, ..self }
     }
 
-    /// The bytes of the command that an entry of a ring contains.
+    /// Returns the bytes of the command that an entry of a ring contains.
     #[inline]
     pub(super) fn bytes(self) -> [u8; 80] {
         // SAFETY: both are plain bytes without padding, of the same length.
@@ -135,7 +135,7 @@ impl Command {
     }
 }
 
-/// Whether one command can transfer these bytes. They must be whole blocks, and the number of blocks must fit in a field of 16 bits.
+/// Whether one command can transfer these bytes. They must be whole blocks, and the number of blocks must fit into a field of 16 bits.
 #[inline]
 pub(crate) fn carries(namespace: NamespaceId, at: u64, len: usize) -> bool {
     let mask = (1 << namespace.shift) - 1;
@@ -156,7 +156,7 @@ pub(super) fn outcome(result: i32, len: usize) -> i32 {
     }
 }
 
-/// Returns the errno for an NVMe status. The errno is EIO if no other errno fits.
+/// Returns the errno for an NVMe status, or EIO if no other errno fits.
 #[cold]
 fn errno(status: i32) -> Errno {
     match status & STATUS {
@@ -172,7 +172,7 @@ fn errno(status: i32) -> Errno {
     }
 }
 
-/// Runs an `ioctl` on a character device, and returns its result. For a command, the result is the device's status, where 0 means success.
+/// Runs an `ioctl` on a character device, and returns its result. For a command, the result is the device's status; 0 means success.
 struct Call<'a, const OPCODE: Opcode, T>(&'a mut T);
 
 // SAFETY: each operation is used with the structure that the kernel reads and writes for this operation.
@@ -193,7 +193,7 @@ unsafe impl<const OPCODE: Opcode, T> Ioctl for Call<'_, OPCODE, T> {
     }
 }
 
-/// The number of the namespace of a character device.
+/// Returns the number of a character device's namespace.
 pub(crate) fn namespace_number(device: BorrowedFd<'_>) -> Result<u32, Errno> {
     // SAFETY: the operation takes no argument.
     let number = unsafe { ioctl(device, Call::<IOCTL_ID, ()>(&mut ())) }?;

@@ -1,4 +1,4 @@
-//! An event that is signalled when requests of a ring complete, for an event loop.
+//! An event for an event loop, signalled when requests of a ring complete.
 
 use std::os::fd::{AsRawFd, OwnedFd};
 
@@ -10,8 +10,9 @@ use super::tuples::Passenger;
 use crate::error::Errno;
 
 impl<T: Passenger, W: Width> Ring<T, W> {
-    /// Returns an eventfd that the kernel signals for each completion. The ring's own descriptor is not enough: some rings post completions
-    /// only when a thread enters the ring, so a poll of their descriptor would never wake (Linux 6.18, `io_req_local_work_add`).
+    /// Returns an eventfd that the kernel signals for each completion. The ring's own descriptor is not sufficient: some rings post
+    /// completions only when a thread enters the ring, so a poll of their descriptor would never wake (Linux 6.18,
+    /// `io_req_local_work_add`).
     ///
     /// # Errors
     /// EOPNOTSUPP if the ring polls its devices; EMFILE if the process has too many open files.

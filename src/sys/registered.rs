@@ -1,5 +1,5 @@
 //! Memory that is registered with a ring: one allocation of the caller, and bounce buffers. The kernel need not pin registered memory for
-//! each request. A bounce buffer is used by many requests, one after the other.
+//! each request. Many requests use a bounce buffer, one after another.
 
 use super::Buffer;
 use super::buffer::Registered;
@@ -17,7 +17,7 @@ const MAX_REGISTERED: usize = 1 << 30;
 
 /// The free entries of the ring's table of registered memory.
 pub(super) enum Places {
-    /// The table was not created yet.
+    /// The table has not been created yet.
     Unmade,
     /// The kernel has refused to create a table.
     Refused,
@@ -49,12 +49,12 @@ impl<T: Passenger, W: Width> Ring<T, W> {
         let tabled = self.free_places().is_some();
         let submitter = self.ring.submitter();
         let registered = if tabled {
-            // SAFETY: the range is live memory of one buffer. The kernel pins its pages, and `self.registered` keeps the memory until after
-            // the ring is closed.
+            // SAFETY: the range is live memory of one buffer. The kernel pins its pages, and `self.registered` keeps the memory alive until
+            // after the ring is closed.
             unsafe { submitter.register_buffers_update(CALLERS.into(), &[iovec], None) }
         } else {
-            // SAFETY: the range is live memory of one buffer. The kernel pins its pages, and `self.registered` keeps the memory until after
-            // the ring is closed.
+            // SAFETY: the range is live memory of one buffer. The kernel pins its pages, and `self.registered` keeps the memory alive until
+            // after the ring is closed.
             unsafe { submitter.register_buffers(&[iovec]) }
         };
         registered.map_err(|error| errno(&error))?;
@@ -64,7 +64,8 @@ impl<T: Passenger, W: Width> Ring<T, W> {
         Ok(())
     }
 
-    /// The free entries of the table of registered memory. The first call creates the table. `None` if the kernel has refused to create it.
+    /// Returns the free entries of the table of registered memory, or `None` if the kernel has refused to create the table. The first call
+    /// creates the table.
     fn free_places(&mut self) -> Option<&mut Vec<u16>> {
         if let Places::Unmade = self.places {
             let made = self.ring.submitter().register_buffers_sparse(REGISTERED_BUFFERS.into());
@@ -85,8 +86,8 @@ impl<T: Passenger, W: Width> Ring<T, W> {
     pub(crate) fn register_one(&mut self, buffer: &mut Buffer) {
         let Some(place) = self.free_places().and_then(Vec::pop) else { return };
         // SAFETY: the range is allocated. The kernel pins its pages, and checks that the memory of each request that uses this entry
-        // (`place`) lies in the range. Only requests on this buffer use the entry, and each of them owns the buffer or a part of it. So no
-        // such request exists when the allocation is freed.
+        // (`place`) is within the range. Only requests on this buffer use the entry, and each of them owns the buffer or a part of it. So
+        // no such request exists when the allocation is freed.
         let registered = unsafe {
             self.ring.submitter().register_buffers_update(place.into(), &[buffer.iovec()], None)
         };
@@ -124,8 +125,8 @@ mod tests {
 
     const OPTIONS: RingOptions = RingOptions { entries: 2, iopoll: false, sqpoll_idle: None };
 
-    /// Reads into registered memory return the file's content. This is tested for the caller's allocation and for single buffers. When a
-    /// single buffer is unregistered, its entry in the table is used again.
+    /// Reads into registered memory return the file's content, both for the caller's allocation and for single buffers. When a single
+    /// buffer is unregistered, its entry in the table is reused.
     #[test]
     fn pieces_are_registered_beside_the_callers_memory() {
         let file = File::open("/proc/self/exe").unwrap();

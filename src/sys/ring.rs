@@ -16,19 +16,19 @@ use super::slots::{Slot, Slots};
 use super::{Buffer, Memory, Passenger, Tuples, nvme};
 use crate::error::Errno;
 
-/// The number of files that can be registered with a ring. For a request to any other file, the kernel must acquire a reference.
+/// The number of files that can be registered with a ring. For each request to any other file, the kernel must acquire a reference.
 const REGISTERED_FILES: u32 = 16;
 /// The bit of `user_data` that marks a request with memory of the caller. The lower 32 bits are the index of its [`Transfer`].
 const BORROWED: u64 = 1 << 63;
-/// If the kernel refuses the ring, a drain retries this many times to enter it. After that, the memory of the requests in flight is leaked.
+/// If the kernel refuses the ring, a drain tries this many times to enter it. After that, the memory of the requests in flight is leaked.
 const REFUSALS: u32 = 1000;
 /// The bit of `user_data` that marks a command to an NVMe namespace. The completion of a command contains an NVMe status.
 const COMMAND: u64 = 1 << 62;
 
 static NEXT_RING: AtomicU32 = AtomicU32::new(1);
 
-/// Returns a number for a new ring. After 2^32 rings, numbers repeat, and memory of an earlier ring may count as registered with this one.
-/// This is safe: the kernel refuses an address outside of the memory that this ring has registered at the same index.
+/// Returns a number for a new ring. After 2^32 rings, numbers repeat, and memory of an earlier ring may count as registered with the new
+/// ring. This is safe, because the kernel refuses an address outside of the memory that the new ring has registered at the same index.
 fn next_ring() -> RingNumber {
     RingNumber::new(NEXT_RING.fetch_add(1, Ordering::Relaxed)).unwrap_or(RingNumber::MAX)
 }
@@ -38,7 +38,7 @@ fn next_ring() -> RingNumber {
 pub(crate) struct RingOptions {
     pub(crate) entries: u32,
     pub(crate) iopoll: bool,
-    /// If set, a kernel thread submits requests. When it has had no work for this many milliseconds, the thread sleeps.
+    /// If set, a kernel thread submits requests. The thread sleeps after it has had no work for this many milliseconds.
     pub(crate) sqpoll_idle: Option<u32>,
 }
 
@@ -53,7 +53,7 @@ pub(crate) struct Transfer<'s, 'a> {
 }
 
 impl<'s, 'a> Transfer<'s, 'a> {
-    /// The result of a transfer whose completion was not seen yet. No system call returns this value.
+    /// The result of a transfer whose completion has not been seen yet. No system call returns this value.
     const UNSEEN: i32 = i32::MIN;
 
     pub(crate) fn new(bufs: &'s mut [IoSliceMut<'a>], file: RingFile, at: u64) -> Self {
@@ -68,36 +68,36 @@ impl<'s, 'a> Transfer<'s, 'a> {
 
 /// A ring, and its requests in flight.
 ///
-/// The memory of a request stays in its slot until the request completes. The drop of a ring waits for all requests. If a ring is
+/// The memory of a request stays in its slot until the request completes. Dropping a ring waits for all requests. If a ring is
 /// [lost](Self::drain), some requests never complete, and the drop leaks their memory. Only the thread that created a ring may use it.
 pub(crate) struct Ring<T: Passenger, W: Width = Narrow> {
     // `drop` closes the ring before it frees the slots. Until then, the kernel may use the memory in the slots.
     pub(super) ring: ManuallyDrop<IoUring<W::Submission, W::Completion>>,
     slots: Slots<T>,
-    /// The number of completions that were seen in the kernel's completion queue and not popped yet.
+    /// The number of completions that were seen in the kernel's completion queue but not yet popped.
     ready: usize,
     /// Whether completions were seen since the last call of [`Self::take_fresh`].
     fresh: bool,
-    /// For each entry of the table of registered files: whether it is in use. Empty before the first file is registered.
+    /// For each entry of the table of registered files: whether it is in use. The list is empty before the first file is registered.
     files: Vec<bool>,
     pub(super) number: RingNumber,
-    /// The caller's memory that is registered. This reference keeps the memory alive.
+    /// The registered memory of the caller. This reference keeps the memory alive.
     pub(super) registered: Option<Buffer>,
-    /// The free entries of the table of registered memory. The entry that is reserved for the caller's allocation is not among them.
+    /// The free entries of the table of registered memory, except the entry that is reserved for the caller's allocation.
     pub(super) places: Places,
     /// The errno with which the kernel has permanently refused the ring. A refused ring is not entered again, so the kernel never takes the
     /// requests that are still in the submission queue.
     lost: Option<Errno>,
-    /// The number of requests that are queued but not submitted and whose memory the caller lends.
+    /// The number of requests with lent memory that are queued but not submitted.
     lent: usize,
-    /// The number of entries of the submission queue whose requests were completed or withdrawn. The kernel never takes these entries.
+    /// The number of submission queue entries whose requests were completed or withdrawn. The kernel never takes these entries.
     dead: usize,
     /// The number of times that the kernel has refused the ring in a [`drain`](Self::drain).
     refusals: u32,
     /// Whether a kernel thread takes entries from the submission queue. This thread takes entries even if no thread of the process enters
     /// the ring.
     sqpoll: bool,
-    /// The eventfd that the kernel signals for each completion. It is created by the first call of [`readiness`](Self::readiness).
+    /// The eventfd that the kernel signals for each completion. The first call of [`readiness`](Self::readiness) creates it.
     pub(super) event: Option<OwnedFd>,
     _thread: PhantomData<*const ()>,
 }
@@ -136,7 +136,7 @@ impl<T: Passenger, W: Width> Ring<T, W> {
     }
 
     /// Registers a file, so that the kernel need not acquire a reference to the file for each request. If no entry is free or the kernel
-    /// refuses, requests use the descriptor `file`. Therefore the caller must keep this descriptor open.
+    /// refuses, requests use the descriptor `file`, so the caller must keep this descriptor open.
     pub(crate) fn register_file(&mut self, file: BorrowedFd<'_>) -> RingFile {
         let submitter = self.ring.submitter();
         if self.files.is_empty() && submitter.register_files_sparse(REGISTERED_FILES).is_ok() {
@@ -175,8 +175,8 @@ impl<T: Passenger, W: Width> Ring<T, W> {
         let Some((memory, attached)) = slot else { return Ok(()) };
         let mut entry = request.owned::<W>(memory, iovecs, self.number, attached.tuples());
         entry.set_user_data(u64::from(index) | command::<W>(request.file));
-        // SAFETY: the entry points to memory, and to tuples, that the slot owns. The slot is emptied only after the completion, by
-        // `pop_by`, and is neither moved nor dropped before that (see `Slots`).
+        // SAFETY: the entry points to memory and tuples that the slot owns. `pop_by` empties the slot only after the completion; before
+        // that, the slot's content is neither moved nor dropped (see `Slots`).
         if unsafe { self.push_entry(&entry) }.is_ok() {
             return Ok(());
         }
@@ -184,7 +184,7 @@ impl<T: Passenger, W: Width> Ring<T, W> {
         self.slots.take_back(index).map_or(Ok(()), Err)
     }
 
-    /// Adds a request that was completed without the ring. [`pop`](Self::pop) returns it like all other requests.
+    /// Adds a request that was completed without the ring. [`pop`](Self::pop) returns it like any other request.
     pub(crate) fn push_complete(
         &mut self,
         memory: Memory,
@@ -196,16 +196,16 @@ impl<T: Passenger, W: Width> Ring<T, W> {
         Ok(())
     }
 
-    /// Queues an entry. If this fails, the entry is not queued, and the ring is lost.
+    /// Queues an entry. On failure, the entry is not queued, and the ring is lost.
     ///
     /// # Safety
-    /// The memory to which the entry points stays valid until the completion was seen. For a read, only the kernel may access this memory
-    /// until then.
+    /// The memory to which the entry points stays valid until the completion has been seen. For a read, only the kernel may access this
+    /// memory until then.
     #[inline(always)] // each request runs this function, and a call costs 12 instructions
     unsafe fn push_entry(&mut self, entry: &W::Submission) -> Result<(), Errno> {
-        // SAFETY: the caller guarantees that the memory of the entry stays valid until its completion was seen.
+        // SAFETY: the caller guarantees that the memory of the entry stays valid until its completion has been seen.
         while unsafe { self.ring.submission().push(entry) }.is_err() {
-            // If the submission queue is full, its entries are submitted to make space.
+            // The submission queue is full, so its entries are submitted to make space.
             self.enter(0)?;
         }
         Ok(())
@@ -215,10 +215,10 @@ impl<T: Passenger, W: Width> Ring<T, W> {
     /// flight. If the call fails, the requests that the kernel had not taken can be popped, with this error as their result.
     pub(crate) fn wait(&mut self, min: usize) -> Result<(), Errno> {
         loop {
-            // The completions that this loop has taken from the kernel's queue are counted in `early`. The kernel does not count them, so
-            // the ring waits for fewer completions.
+            // `early` counts the completions that this loop has taken from the kernel's queue. The kernel does not count them, so the ring
+            // waits for fewer completions.
             self.enter(min.saturating_sub(self.slots.early()))?;
-            // The number of completions is checked, because a signal or a partial submission may end the system call early.
+            // This code checks the number of completions, because a signal or a partial submission may end the system call early.
             if self.slots.early() + self.ring.completion().len() >= min {
                 return Ok(());
             }
@@ -248,7 +248,7 @@ impl<T: Passenger, W: Width> Ring<T, W> {
                 }
                 Err(error) => match errno(&error) {
                     Errno::EINTR => {}
-                    // The kernel lacks memory, or its completion queue is full. The caller removes completions from this queue.
+                    // The kernel is short of memory, or its completion queue is full. The caller removes completions from this queue.
                     Errno::EBUSY | Errno::EAGAIN => return Ok(()),
                     errno => {
                         self.lost = Some(errno);
@@ -261,7 +261,8 @@ impl<T: Passenger, W: Width> Ring<T, W> {
     }
 
     /// After the kernel has refused the ring, completes the requests that the kernel had not taken. The kernel will never take them,
-    /// because the ring is not entered again. A kernel thread may still take entries, so no request is completed if there is such a thread.
+    /// because the ring is not entered again. A kernel thread may still take entries, so if there is such a thread, no request is
+    /// completed.
     #[cold]
     fn recall(&mut self, errno: Errno) {
         if self.sqpoll {
@@ -288,12 +289,13 @@ impl<T: Passenger, W: Width> Ring<T, W> {
         }
     }
 
-    /// The values that are attached to the requests in flight. After a [`drain`](Self::drain), these requests never complete.
+    /// Returns the values that are attached to the requests in flight. After a [`drain`](Self::drain), these requests never complete.
     pub(crate) fn attached(&self) -> impl Iterator<Item = &T> {
         self.slots.attached()
     }
 
-    /// Returns the next completion: the attachment, the memory, and the result of the system call (a number of bytes, or a negative errno).
+    /// Returns the next completion: the attached value, the memory, and the result of the system call (a number of bytes, or a negative
+    /// errno).
     #[inline(always)]
     pub(crate) fn pop(&mut self) -> Option<(T, Memory, i32)> {
         self.pop_by(|request, result| request.take().map(|(memory, it)| (it, memory, result)))?
@@ -342,8 +344,8 @@ impl<T: Passenger, W: Width> Ring<T, W> {
                 break;
             }
             (open, self.lent) = (open + 1, self.lent + 1);
-            // If many transfers are in flight, completions are collected before more transfers are submitted. So the number of transfers in
-            // flight never exceeds the guaranteed size of the completion queue.
+            // If many transfers are in flight, completions are collected before more transfers are submitted, so that the number of
+            // transfers in flight never exceeds the guaranteed size of the completion queue.
             while open >= self.slots.len() {
                 open -= self.collect_lent(all, open);
             }
@@ -352,15 +354,15 @@ impl<T: Passenger, W: Width> Ring<T, W> {
             open -= self.collect_lent(all, open);
         }
         if let Some(errno) = self.lost {
-            // A transfer without a result was withdrawn, or was never queued. It gets the error of the ring. Completed transfers keep their
+            // A transfer without a result was withdrawn or never queued, and gets the error of the ring. Completed transfers keep their
             // results.
             let unseen = all.iter_mut().filter(|transfer| transfer.result == Transfer::UNSEEN);
             unseen.for_each(|transfer| transfer.result = -errno.0);
         }
     }
 
-    /// Waits for completions of transfers whose memory the caller lends. `open` is the number of these transfers that are in flight.
-    /// Returns the number of completed transfers. Completions of other requests are stored for [`pop`](Self::pop).
+    /// Waits for completions of transfers whose memory the caller lends. `open` is the number of these transfers in flight. Returns the
+    /// number of completed transfers. Completions of other requests are stored for [`pop`](Self::pop).
     fn collect_lent(&mut self, transfers: &mut [Transfer<'_, '_>], open: usize) -> usize {
         let mut found = 0;
         let entered = self.enter(1);
@@ -384,19 +386,18 @@ impl<T: Passenger, W: Width> Ring<T, W> {
         found
     }
 
-    /// Abandons `open` requests, whose memory the caller lends, after the ring was lost.
+    /// Abandons `open` requests with lent memory after the ring was lost.
     ///
     /// This is sound if all of these requests are still in the submission queue, as its last entries: the kernel never takes them, because
     /// the ring is not entered again. If the kernel has taken a request, it may write to the lent memory at any time, and the completion
-    /// cannot be observed. A return from this function would be undefined behaviour, and a wait would not end. Therefore this function ends
-    /// the program. This happens only if the kernel accepts the submission of the requests, and refuses a later call while they are in
-    /// flight.
+    /// cannot be observed. A return would then be undefined behaviour, and a wait would never end, so this function ends the program. This
+    /// happens only if the kernel accepts the submission of the requests, and refuses a later call while they are in flight.
     #[cold]
     fn withdraw(&mut self, open: usize) {
         if self.sqpoll || self.ring.submission().len() < self.dead + open {
-            // After this point, no code may unwind. `eprintln!` is not used, because it panics if standard error is full.
+            // From here on, no code may unwind. The code avoids `eprintln!`, which panics if standard error is full.
             let (mut err, lost) = (std::io::stderr(), self.lost);
-            let what = "ironmap: the kernel refuses io_uring calls while requests in flight use lent memory: the program ends";
+            let what = "ironmap: the kernel refuses io_uring calls while requests in flight use lent memory: the program must end";
             let _ = writeln!(err, "{what} ({lost:?})");
             std::process::abort();
         }
@@ -412,16 +413,15 @@ impl<T: Passenger, W: Width> Drop for Ring<T, W> {
             // files stay open.
             return;
         }
-        // After the descriptor of a ring was closed, it takes some time until the kernel removes the ring. Until then, the registered files
-        // would stay open. If one of them is a device, an exclusive open of the device would fail. So the files are unregistered before the
-        // ring is closed.
+        // The kernel removes a ring some time after the ring's descriptor was closed. Until then, the registered files would stay open, and
+        // an exclusive open of a registered device would fail. Therefore, the files are unregistered before the ring is closed.
         let _ = self.ring.submitter().unregister_files();
-        // SAFETY: dropped once, here, and not used afterwards.
+        // SAFETY: the ring is dropped once, here, and not used afterwards.
         unsafe { ManuallyDrop::drop(&mut self.ring) };
     }
 }
 
-/// The bits of `user_data` for a request to this file: [`COMMAND`] if requests to the file are NVMe commands, otherwise 0.
+/// Returns the bits of `user_data` for a request to this file: [`COMMAND`] if requests to the file are NVMe commands, otherwise 0.
 #[inline]
 fn command<W: Width>(file: RingFile) -> u64 {
     if W::COMMANDS && file.namespace.is_some() { COMMAND } else { 0 }
@@ -484,7 +484,7 @@ mod tests {
 
     impl Passenger for u32 {}
 
-    /// A ring that is moved to a thread that has not created it. The kernel refuses every call of this thread, so the ring is permanently
+    /// A ring that is moved to a thread that did not create it. The kernel refuses every call of this thread, so the ring is permanently
     /// lost.
     struct Moved(Ring<u32>);
 
@@ -522,7 +522,7 @@ mod tests {
         lost(|mut ring, file| {
             for count in [1, 2, 5] {
                 let results = read_now(&mut ring, file, count);
-                // A recent kernel refuses the calls, because another thread has created the ring. Older kernels carry out the reads.
+                // A recent kernel refuses the calls, because another thread created the ring. Older kernels carry out the reads.
                 let refused = results.iter().all(|result| *result == -Errno::EEXIST.0);
                 assert!(refused || results.iter().all(|result| *result == 64), "{results:?}");
             }
@@ -568,7 +568,7 @@ mod tests {
         assert!(ring.push(request, buffer(), 1).is_ok());
         ring.wait(0).unwrap();
         assert!(ring.push(request, buffer(), 2).is_ok());
-        // After this point, the number of the ring's descriptor refers to another file.
+        // From here on, the number of the ring's descriptor refers to another file.
         let file = File::open("/proc/self/exe").unwrap();
         // SAFETY: the call has only integers as arguments. The replaced descriptor is that of the ring. The ring is leaked, so it never
         // closes this number.

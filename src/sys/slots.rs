@@ -11,7 +11,7 @@ const NONE: u64 = 0;
 /// The slot of one request in flight.
 #[repr(align(64))]
 pub(super) struct Slot<T> {
-    /// The memory of the request, and the value that the caller has attached. `None` if the slot is free.
+    /// The memory of the request, and the value that the caller attached. `None` if the slot is free.
     pub(super) request: Option<(Memory, T)>,
     /// A list of memory ranges for this request, or for an earlier request in this slot. Old kernels may read the list until the request
     /// completes.
@@ -31,7 +31,7 @@ pub(super) struct Slots<T> {
     /// The index of the first free slot. If no slot is free, this is the number of slots.
     free: u32,
     in_flight: usize,
-    /// Completions that were taken from the kernel's queue while a thread waited for another request, and that were not popped yet.
+    /// Completions that were taken from the kernel's queue while a thread waited for another request, and that are not yet popped.
     early: VecDeque<(u32, i32)>,
     /// The number of the current batch. Requests are added to this batch until it is submitted.
     batch: u64,
@@ -126,7 +126,7 @@ impl<T> Slots<T> {
         self.early.pop_front()
     }
 
-    /// The length of a request's memory in bytes.
+    /// Returns the length of a request's memory in bytes.
     #[inline]
     pub(super) fn memory_len(&self, index: u32) -> usize {
         self.slots[index as usize].request.as_ref().map_or(0, |(memory, _)| memory.len())
@@ -152,9 +152,9 @@ impl<T> Slots<T> {
         self.batch += 1;
     }
 
-    /// Completes all requests of the current batch with a result, if the kernel has taken none of them. Returns the number of completed
+    /// Completes all requests of the current batch with a result if the kernel has taken none of them. Returns the number of completed
     /// requests. `untaken` is the number of requests that the kernel has not taken. If the batch contains more than `untaken` requests, the
-    /// kernel has taken some of them. In that case no request is completed, because it is unknown which requests the kernel has taken.
+    /// kernel has taken some of them. In this case, no request is completed, because it is unknown which requests the kernel has taken.
     #[cold]
     pub(super) fn recall(&mut self, untaken: usize, result: i32) -> usize {
         let batch = self.batch;
@@ -178,7 +178,7 @@ impl<T> Slots<T> {
 impl<T> Drop for Slots<T> {
     fn drop(&mut self) {
         if self.in_flight() == 0 {
-            // SAFETY: dropped once, here; no request is in flight.
+            // SAFETY: the slots are dropped once, here, and no request is in flight.
             unsafe { ManuallyDrop::drop(&mut self.slots) };
         }
     }
@@ -202,7 +202,7 @@ mod tests {
         Some((attached, result))
     }
 
-    /// The memory of a request in flight stays at its address, even if the slots are moved. The test writes to the memory in place of the
+    /// The memory of a request in flight stays at its address even if the slots are moved. The test writes to the memory in place of the
     /// kernel.
     #[test]
     fn memory_stays_where_it_is_until_its_request_ends() {
@@ -246,7 +246,7 @@ mod tests {
         assert_eq!((pop(&mut slots), slots.in_flight()), (Some((1, 64)), 0));
     }
 
-    /// When the slots are dropped, memory of requests in flight is not freed or moved.
+    /// Dropping the slots neither frees nor moves the memory of requests in flight.
     #[test]
     fn slots_in_flight_outlive_their_ring() {
         let mut slots = Slots::<u8>::new(2);

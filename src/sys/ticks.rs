@@ -1,15 +1,15 @@
 //! The processor's cycle counter. A thread can read it after every request without a function call.
 //!
-//! The vDSO is not used: a call of it executes a `ret` soon after a system call, which can cost a third of the time of a read
-//! (docs/BENCHMARKS.md, "Returns across a system call").
+//! This module does not use the vDSO, because a call of it executes a `ret` soon after a system call, which can cost a third of the time of
+//! a read (docs/BENCHMARKS.md, "Returns across a system call").
 
 use std::time::{Duration, Instant};
 
 /// The maximum number of attempts to measure the rate. The first attempt in which the thread was not interrupted is used.
 const ATTEMPTS: u32 = 16;
 
-/// The number of ticks, which increases at a constant rate. It may restart at 0 after the machine was suspended. A caller that subtracts
-/// two numbers must treat a very large difference as a long time.
+/// Returns the number of ticks, which increases at a constant rate. It may restart at 0 after the machine was suspended. A caller that
+/// subtracts two numbers must treat a very large difference as a long time.
 #[inline(always)]
 #[cfg(target_arch = "x86_64")]
 pub(crate) fn ticks() -> u64 {
@@ -17,7 +17,7 @@ pub(crate) fn ticks() -> u64 {
     unsafe { std::arch::x86_64::_rdtsc() }
 }
 
-/// The value of the processor's virtual counter. It has the same properties as the counter of x86-64.
+/// Returns the value of the processor's virtual counter. It has the same properties as the counter of x86-64.
 #[inline(always)]
 #[cfg(target_arch = "aarch64")]
 pub(crate) fn ticks() -> u64 {
@@ -27,20 +27,21 @@ pub(crate) fn ticks() -> u64 {
     ticks
 }
 
-/// The monotonic clock in nanoseconds.
+/// Returns the monotonic clock in nanoseconds.
 #[inline(always)]
 #[cfg(not(any(target_arch = "x86_64", target_arch = "aarch64")))]
 pub(crate) fn ticks() -> u64 {
     let mut time = libc::timespec { tv_sec: 0, tv_nsec: 0 };
-    // SAFETY: the call fills the structure that it gets.
+    // SAFETY: the call fills the structure whose address it gets.
     unsafe { libc::clock_gettime(libc::CLOCK_MONOTONIC, &raw mut time) };
     time.tv_sec as u64 * 1_000_000_000 + time.tv_nsec as u64
 }
 
-/// The number of ticks per second, from a measurement of one millisecond. The result is never too high. It is at most one percent too low,
-/// unless the thread was interrupted in every attempt.
+/// Returns the number of ticks per second, from a measurement of one millisecond. The result is never too high. It is at most one percent
+/// too low, unless the thread was interrupted in every attempt.
 pub(crate) fn rate() -> u64 {
-    // Reads both clocks. The thread may be interrupted between the calls, so the time belongs to some moment between the two counts.
+    // This closure reads both clocks. The thread may be interrupted between the calls, so the time belongs to some moment between the two
+    // counts.
     let moment = || (ticks(), Instant::now(), ticks());
     let mut attempts = 0;
     loop {
@@ -56,8 +57,8 @@ pub(crate) fn rate() -> u64 {
         let least = before_last.wrapping_sub(after_first);
         let most = last.wrapping_sub(first);
         attempts += 1;
-        // After the last attempt to measure the rate, the result is accepted even if the thread was interrupted. The rate may then be far
-        // too low, but never too high.
+        // After the last attempt, the result is accepted even if the thread was interrupted. The rate may then be far too low, but never
+        // too high.
         if most - least <= least / 100 || attempts == ATTEMPTS {
             return (u128::from(least) * 1_000_000_000 / elapsed.as_nanos()) as u64;
         }
@@ -69,7 +70,7 @@ mod tests {
     use super::*;
 
     /// The measured rate is never too high, even if other threads compete for the processors. With a rate that is too high, ironmap would
-    /// trust a check of the leases for too long.
+    /// rely on a check of the leases for too long.
     #[test]
     fn the_rate_is_not_too_high_on_a_busy_machine() {
         const THREADS: usize = 8;

@@ -1,5 +1,5 @@
 //! The protection information of a request: one tuple (guard, application tag, reference tag) for each sector. The tuples of a request use
-//! one page of memory. This module also describes the tuples to the kernel. Sources: docs/PROVENANCE.md.
+//! one page of memory. This module also describes the tuples to the kernel. docs/PROVENANCE.md lists the sources.
 
 use bitflags::bitflags;
 use io_uring::squeue;
@@ -36,7 +36,7 @@ struct Attribute {
 
 const _: () = assert!(size_of::<Attribute>() == 32 && size_of::<squeue::Entry>() == 64);
 
-/// The tuples (protection information) of one request. The memory is used again for later requests.
+/// The tuples (protection information) of one request. Later requests reuse the memory.
 #[derive(Debug)]
 pub(crate) struct Tuples {
     memory: Buffer,
@@ -67,8 +67,8 @@ impl Tuples {
         Ok((0..count).map(cut).collect())
     }
 
-    /// Prepares the tuples for a request. `first` is the request's first protection interval. Returns the memory of the tuples, which has
-    /// `len` bytes.
+    /// Prepares the tuples for a request. `first` is the request's first protection interval. Returns the memory of the tuples, which is
+    /// `len` bytes long.
     ///
     /// # Panics
     /// Panics if `len` exceeds [`ROOM`](Self::ROOM).
@@ -85,7 +85,7 @@ impl Tuples {
         self.checks
     }
 
-    /// The address and the length of the tuples, for an NVMe command.
+    /// Returns the address and the length of the tuples, for an NVMe command.
     pub(super) fn range(&mut self) -> (u64, u32) {
         (self.memory.as_mut_ptr() as u64, self.len as u32)
     }
@@ -116,7 +116,7 @@ impl std::ops::Deref for Tuples {
 
 /// A value that is attached to a request. A ring stores the value, and returns it with the completion.
 pub(crate) trait Passenger {
-    /// The tuples (protection information) of the request, if the request has any.
+    /// Returns the tuples (protection information) of the request, if the request has any.
     #[inline(always)]
     fn tuples(&mut self) -> Option<&mut Tuples> {
         None
