@@ -1,9 +1,8 @@
-//! Formats with a short magic number, or with a magic number at no fixed position. For these formats, other fields of the header are
-//! checked too.
+//! Formats whose magic number is short or has no fixed position. For these formats, the functions also check other fields of the header.
 
 use super::magics::{At, FAT};
 
-/// A format that is recognised by a function, which checks some bytes of the device.
+/// A format that a function recognises by checking some bytes of the device.
 pub(super) struct Checked {
     pub(super) name: &'static str,
     pub(super) places: &'static [At],
@@ -21,7 +20,7 @@ const ZFS_LABELS: &[At] = &[
     At::End { unit: 256 << 10, back: (512 - 128) << 10 },
     At::End { unit: 256 << 10, back: (256 - 128) << 10 },
 ];
-/// The number of bytes in which the first record header of an external XFS log is searched for. The log may begin within a record.
+/// The number of bytes in which to search for the first record header of an external XFS log. The log may begin within a record.
 const LOG_START: usize = 256 << 10;
 
 pub(super) const CHECKED: &[Checked] = &[
@@ -103,8 +102,8 @@ fn is_firmware_raid(sector: &[u8]) -> bool {
     via || silicon || jmicron
 }
 
-/// Whether the bytes are a superblock of Minix. A superblock contains a magic number in either byte order, its inode map is large enough
-/// for the inodes, and the data begin after the maps.
+/// Whether the bytes are a Minix superblock: it contains a magic number in either byte order, its inode map is large enough for the inodes,
+/// and the data begin after the maps.
 fn is_minix(bytes: &[u8]) -> bool {
     if bytes.len() < 32 {
         return false;
@@ -130,15 +129,14 @@ fn is_minix(bytes: &[u8]) -> bool {
     })
 }
 
-/// Whether the bytes are a Sun disk label. The label contains two magic bytes near its end, and the exclusive or (XOR) of all its 16-bit
-/// words is 0.
+/// Whether the bytes are a Sun disk label: it contains two magic bytes near its end, and the XOR of all its 16-bit words is 0.
 fn is_sun_label(bytes: &[u8]) -> bool {
     let (words, _) = bytes.as_chunks::<2>();
     bytes.get(508..510) == Some(&[0xDA, 0xBE])
         && words.iter().fold(0, |sum, word| sum ^ u16::from_be_bytes(*word)) == 0
 }
 
-/// Whether the bytes are an HFS volume header. It begins with two letters, and the size of an allocation block is a multiple of 512 bytes.
+/// Whether the bytes are an HFS volume header: it begins with two letters, and the size of an allocation block is a multiple of 512 bytes.
 fn is_hfs(bytes: &[u8]) -> bool {
     let size = bytes
         .get(20..24)
@@ -146,7 +144,7 @@ fn is_hfs(bytes: &[u8]) -> bool {
     bytes.starts_with(b"BD") && size > 0 && size.is_multiple_of(512)
 }
 
-/// Whether a sector is a FAT boot sector without a format name, as old programs wrote it. It has a jump instruction, FAT parameters and the
+/// Whether a sector is a FAT boot sector without a format name, as old programs wrote it: it has a jump instruction, FAT parameters and the
 /// boot signature.
 fn is_fat(sector: &[u8]) -> bool {
     sector.len() == 512

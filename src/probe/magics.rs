@@ -1,5 +1,5 @@
-//! The table of formats that have a magic number: the formats of `blkid -k`, and formats of images. docs/PROVENANCE.md names the source of
-//! each position and number. A source is a published description or a kernel header.
+//! The table of formats that have a magic number: the formats that `blkid -k` lists, and image formats. docs/PROVENANCE.md names the source
+//! of each position and number: a published description or a kernel header.
 
 /// A position on a device.
 #[derive(Clone, Copy)]
@@ -8,13 +8,13 @@ pub(super) enum At {
     Start(u64),
     /// The position is `back` bytes before the end. The size of the device is first rounded down to whole units.
     End { unit: u64, back: u64 },
-    /// The position is this number of bytes before the end of the first page. Every possible page size is tried.
+    /// The position is this number of bytes before the end of the first page. The code tries every possible page size.
     EndOfPage(u64),
 }
 
 use At::{EndOfPage, Start};
 
-/// The position that is `back` sectors of 512 bytes before the end.
+/// Returns the position that is `back` sectors of 512 bytes before the end.
 const fn sectors(back: u64) -> At {
     At::End { unit: 512, back: back * 512 }
 }
@@ -27,7 +27,7 @@ const fn units(unit: u64, back: u64) -> At {
 pub(super) struct Magic {
     pub(super) name: &'static str,
     pub(super) places: &'static [At],
-    /// The magic numbers. One of them is enough.
+    /// The magic numbers. A match of one of them is sufficient.
     pub(super) bytes: &'static [&'static [u8]],
 }
 
@@ -58,8 +58,7 @@ const LUKS: &str = "a LUKS container: unlock it first, and name the device below
 const SWAP: &str = "a Linux swap area, not a file system";
 pub(super) const FAT: &str = "a FAT file system: not supported";
 
-/// The positions at which the metadata of Promise's firmware RAID may be. Each position is a number of sectors, counted from the end of the
-/// device.
+/// The positions where the metadata of Promise's firmware RAID may be, in sectors before the end of the device.
 const PROMISE: &[At] = &[
     sectors(63),
     sectors(255),
@@ -76,8 +75,8 @@ const PROMISE: &[At] = &[
     sectors(3087),
 ];
 
-/// The positions at which the second header of LUKS 2 may be. The second header follows the first header and the JSON area of the first
-/// header, which together have one of these lengths.
+/// The positions where the second header of LUKS 2 may be. The second header follows the first header and its JSON area, which together
+/// have one of these lengths.
 const LUKS_SECOND: &[At] = &[
     Start(16 << 10),
     Start(32 << 10),
@@ -90,8 +89,8 @@ const LUKS_SECOND: &[At] = &[
     Start(4 << 20),
 ];
 
-/// The formats, the most reliable first. Long magic numbers at unusual positions come first. Short magic numbers, which may occur by
-/// chance, come last.
+/// The formats, most reliable first. Long magic numbers at unusual positions come first. Short magic numbers, which may occur by chance,
+/// come last.
 pub(super) const MAGICS: &[Magic] = &[
     // Containers. Sources: LUKS On-Disk Format Specification 1 and 2; Linux's Documentation/admin-guide/device-mapper and md.rst; man
     // lvm(8).
@@ -273,7 +272,7 @@ pub(super) const MAGICS: &[Magic] = &[
     // Swap and hibernation. Sources: Linux's include/linux/swap.h and kernel/power; man mkswap(8).
     magic(SWAP, &[EndOfPage(10)], &[b"SWAPSPACE2", b"SWAP-SPACE"]),
     magic(
-        "a swap area with a suspended system: resume this system first",
+        "a swap area with a hibernated system: resume this system first",
         &[EndOfPage(10)],
         &[
             b"S1SUSPEND",
@@ -288,32 +287,32 @@ pub(super) const MAGICS: &[Magic] = &[
     magic("a VMDK image: name its format, as in vmdk:FILE", FIRST, &[b"KDMV", b"# Disk Descripto"]),
     magic("a VHDX image: name its format, as in vhdx:FILE", FIRST, &[b"vhdxfile"]),
     magic(
-        "a VDI image: qemu-nbd serves it, and nbd+unix:///?socket=PATH reads it",
+        "a VDI image: serve the image with qemu-nbd, and name the export, as in nbd+unix:///?socket=PATH",
         &[Start(64)],
         &[&[0x7F, 0x10, 0xDA, 0xBE]],
     ),
     magic(
-        "a VHD image: qemu-nbd serves it, and nbd+unix:///?socket=PATH reads it",
+        "a VHD image: serve the image with qemu-nbd, and name the export, as in nbd+unix:///?socket=PATH",
         &[Start(0), sectors(1)],
         &[b"conectix"],
     ),
     magic(
-        "a Parallels image: qemu-nbd serves it, and nbd+unix:///?socket=PATH reads it",
+        "a Parallels image: serve the image with qemu-nbd, and name the export, as in nbd+unix:///?socket=PATH",
         FIRST,
         &[b"WithoutFreeSpace", b"WithouFreSpacExt"],
     ),
     magic(
-        "a QED image: qemu-nbd serves it, and nbd+unix:///?socket=PATH reads it",
+        "a QED image: serve the image with qemu-nbd, and name the export, as in nbd+unix:///?socket=PATH",
         FIRST,
         &[b"QED\0"],
     ),
     magic(
-        "an Apple disk image: qemu-nbd serves it, and nbd+unix:///?socket=PATH reads it",
+        "an Apple disk image: serve the image with qemu-nbd, and name the export, as in nbd+unix:///?socket=PATH",
         &[sectors(1)],
         &[b"koly"],
     ),
     magic(
-        "an Android sparse image: simg2img makes a raw image of it",
+        "an Android sparse image: convert it to a raw image with simg2img",
         FIRST,
         &[&[0x3A, 0xFF, 0x26, 0xED]],
     ),

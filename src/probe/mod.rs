@@ -18,10 +18,10 @@ use crate::md;
 use crate::partition::PartitionTable;
 use crate::units::DevOffset;
 
-/// The byte after the superblock of ext2, ext3 and ext4. A device with fewer bytes has no such superblock.
+/// The end of the superblock of ext2, ext3 and ext4. A smaller device has no such superblock.
 pub(crate) const SMALLEST: u64 = 2048;
 
-/// The device is read in parts of this length, and each part is read once. So only few requests are needed, for example to an NBD server.
+/// The device is read in parts of this length, and each part is read once. So only a few requests are needed, for example to an NBD server.
 const PART: u64 = 64 << 10;
 
 /// Names the content of the device, for example `a btrfs file system: not supported`. Returns `None` if the content is not recognised.
@@ -33,7 +33,7 @@ pub fn probe(device: &dyn Device) -> Option<&'static str> {
 }
 
 impl At {
-    /// The positions at which a format's magic number may be on a device of this size.
+    /// Returns the positions where a format's magic number may be on a device of this size.
     fn places(self, size: u64) -> SmallVec<[u64; 5]> {
         match self {
             Self::Start(at) => smallvec![at],
@@ -48,7 +48,7 @@ impl At {
 /// The parts of a device that have been read.
 struct Content<'a> {
     device: &'a dyn Device,
-    /// The parts that were read, by their number. The value is `None` if the part cannot be read.
+    /// The parts that were read, keyed by number. The value is `None` if the part cannot be read.
     parts: BTreeMap<u64, Option<Vec<u8>>>,
 }
 
@@ -65,7 +65,7 @@ impl Content<'_> {
         places.any(|at| (format.check)(&self.at(at, format.len)))
     }
 
-    /// The `len` bytes at a position. If the device ends earlier or cannot be read, the result is shorter.
+    /// Returns the `len` bytes at a position. If the device ends earlier or cannot be read, the result is shorter.
     fn at(&mut self, at: u64, len: usize) -> Vec<u8> {
         let end = at.saturating_add(len as u64).min(self.device.size());
         let mut bytes = Vec::with_capacity(len);
@@ -77,8 +77,8 @@ impl Content<'_> {
                     let skip = (from % PART) as usize;
                     bytes.extend(&part[skip..skip + (until - from) as usize]);
                 }
-                // The part could not be read as a whole because it contains an unreadable sector, but the requested bytes may be readable.
-                // So only the requested bytes are read.
+                // The part could not be read as a whole because it contains an unreadable sector. The requested bytes may still be
+                // readable, so this code reads only them.
                 None => {
                     let mut piece = vec![0; (until - from) as usize];
                     if self.device.read_exact_at(&mut piece, DevOffset(from)).is_err() {
@@ -103,7 +103,7 @@ impl Content<'_> {
     }
 }
 
-/// The error for a device without a supported file system.
+/// Returns the error for a device without a supported file system.
 #[must_use]
 pub(crate) fn unknown_format(device: &dyn Device) -> Error {
     let what = match device.size() {
@@ -135,7 +135,7 @@ pub(crate) fn unknown_format(device: &dyn Device) -> Error {
     Error::new(ErrorKind::UnknownFormat, what)
 }
 
-/// Describes the logical volumes of a disk, as a clause of a sentence. `None` if the disk has no LVM physical volume.
+/// Describes the logical volumes of a disk, as a clause. Returns `None` if the disk has no LVM physical volume.
 #[cfg(feature = "lvm")]
 fn logical_volumes(device: &dyn Device) -> Option<String> {
     match Groups::read(device) {
@@ -150,7 +150,7 @@ fn logical_volumes(_: &dyn Device) -> Option<String> {
     None
 }
 
-/// Describes the MD array of which a device is a member, as a clause of a sentence. `None` if the device has no superblock of MD.
+/// Describes the MD array to which a device belongs, as a clause. Returns `None` if the device has no MD superblock.
 #[cfg(feature = "md")]
 fn array(device: &dyn Device) -> Option<String> {
     match md::look(device) {
@@ -165,7 +165,7 @@ fn array(_: &dyn Device) -> Option<String> {
 }
 
 /// Describes the MD array or the LVM volume group that uses a device or one of its partitions, and the command that removes the device from
-/// it. `None` if no array and no group uses them.
+/// it. Returns `None` if no array and no group uses them.
 ///
 /// # Errors
 /// The errors of the device.
@@ -223,11 +223,11 @@ fn user_of(device: &dyn Device) -> Result<Option<String>> {
     Ok(is_physical.then(|| "is an LVM physical volume".to_owned()))
 }
 
-/// Describes content that a user may still need: a known format or a partition table. The text is a clause of a sentence. `None` if the
-/// content is not recognised.
+/// Describes content that a user may still need: a known format or a partition table. The text is a clause. Returns `None` if the content
+/// is not recognised.
 pub(crate) fn occupant(device: &dyn Device) -> Option<String> {
     if let Some(what) = probe(device) {
-        // The text after the name of the format tells the user how to read the content. It is not needed here.
+        // The text after the name of the format tells the user how to read the content, so this code omits it.
         let what = what.split([':', ',']).next().unwrap_or(what);
         return Some(format!("contains {what}"));
     }
@@ -247,7 +247,7 @@ mod tests {
 
     const SIZE: u64 = 8 << 20;
 
-    /// Returns the format that is recognised on a device with these bytes and no other content.
+    /// Returns the format that is recognised on a device that contains only these bytes.
     fn told(at: u64, bytes: &[u8]) -> Option<&'static str> {
         let ram = Ram::new(SIZE);
         let mut sectors = crate::sys::Buffer::aligned(1024).unwrap();
