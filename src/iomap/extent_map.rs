@@ -1,4 +1,4 @@
-//! The whole map of a file, in memory. The map is immutable. The cost of a lookup does not grow with the number of extents.
+//! The whole map of a file, in memory. The map is immutable. The cost of a look-up does not grow with the number of extents.
 
 use std::ops::Range;
 
@@ -10,14 +10,14 @@ use crate::units::{BlockSize, DevOffset, FileBlock, FilePos, FsBlock};
 pub enum ExtentState {
     /// The blocks contain data.
     Written,
-    /// The blocks contain data, and also belong to other files. A write must not change them.
+    /// The blocks contain data and also belong to other files. A write must not change them.
     Shared,
     /// The blocks are allocated and were never written.
     Unwritten,
     /// The current data are in the journal. The extent's first device block is a block of the journal.
     Journal,
-    /// The current data are in memory; a read of the device would return other data. [`read_inline`](super::MapFile::read_inline) returns
-    /// the current data. The extent's first device block is the block to which the data belong.
+    /// The current data are in memory, and a read of the device would return other data. [`read_inline`](super::MapFile::read_inline)
+    /// returns the current data. The extent's first device block is the block to which the data belong.
     Memory,
 }
 
@@ -35,14 +35,14 @@ pub struct Extent {
 }
 
 impl Extent {
-    /// The first block of the file that is after the extent.
+    /// The first block of the file after the extent.
     #[must_use]
     #[inline(always)]
     pub fn end(&self) -> FileBlock {
         FileBlock(self.first.0 + u64::from(self.len))
     }
 
-    /// The part of the extent that is within a range of the file's blocks.
+    /// Returns the part of the extent that is within a range of the file's blocks.
     pub(crate) fn within(&self, range: &Range<FileBlock>) -> Option<Self> {
         let first = self.first.max(range.start);
         let end = self.end().min(range.end);
@@ -60,7 +60,7 @@ impl Extent {
         adjoining && self.state == next.state && self.len.checked_add(next.len).is_some()
     }
 
-    /// The mapping of an extent.
+    /// Returns the mapping of an extent.
     #[must_use]
     #[inline(always)]
     pub fn to_iomap(self, size: BlockSize) -> Iomap {
@@ -85,11 +85,11 @@ impl Extent {
 /// A sorted list of extents, with an index of the file's blocks. Contiguous extents are merged.
 ///
 /// The file is divided into chunks of equal size, about as many as there are extents. For each chunk, the index contains a copy of the
-/// first extent that ends past the start of the chunk. In a large map, each step of a search is a cache miss. Therefore a lookup first
+/// first extent that ends past the start of the chunk. In a large map, each step of a search is a cache miss. Therefore, a look-up first
 /// reads two index entries whose addresses it can compute: the entry of the block's chunk, and the next entry. In most cases, one of these
-/// two extents contains the block. In all other cases, the lookup uses a binary search of the chunk's part of the list. A search is needed
-/// if the block is in a hole, if its content is not data on the device, or if its extent follows another extent in the same chunk. For each
-/// extent, the list needs 24 bytes, and the index needs 10 to 20 bytes.
+/// two extents contains the block. In all other cases, the look-up uses a binary search in the chunk's part of the list: if the block is in
+/// a hole, if its content is not data on the device, or if its extent follows another extent in the same chunk. For each extent, the list
+/// needs 24 bytes, and the index needs 10 to 20 bytes.
 #[derive(Debug)]
 pub struct ExtentMap {
     size: BlockSize,
@@ -98,23 +98,23 @@ pub struct ExtentMap {
     index: Box<[Chunk]>,
 }
 
-/// The first extent that ends after the start of a chunk.
+/// The first extent that ends past the start of a chunk.
 #[derive(Clone, Copy, Debug)]
 struct Chunk {
-    /// The index of the extent in the list, and [`SHARED`](Self::SHARED) if the state of the extent is `Shared`.
+    /// The index of the extent in the list, plus [`SHARED`](Self::SHARED) if the state of the extent is `Shared`.
     at: u32,
     /// The length of the extent in blocks. If it is 0, the fields below do not describe the extent.
     len: u32,
     /// The lower half of the number of the extent's first block in the file.
     first: u32,
-    /// The number of the extent's first block on the device: its lower half, and its upper half. With a single `u64`, a chunk would need 24
+    /// The number of the extent's first block on the device: its lower half and its upper half. With a single `u64`, a chunk would need 24
     /// bytes instead of 20.
     start: [u32; 2],
 }
 
 impl Chunk {
-    /// The largest number of blocks in a chunk, and in an extent that is described in the index. Within this limit, the numbers of two
-    /// blocks that are compared differ by less than 2^31. Therefore the lower halves of the numbers are enough for the comparison.
+    /// The largest number of blocks in a chunk, and in an extent that the index describes. Within this limit, the numbers of two blocks
+    /// that are compared differ by less than 2^31, so a comparison of their lower halves is sufficient.
     const LONGEST: u64 = 1 << 29;
     /// The bit of `at` for a shared extent. A list in memory has fewer extents than this number.
     const SHARED: u32 = 1 << 31;
@@ -133,7 +133,7 @@ impl Chunk {
         }
     }
 
-    /// The mapping of the chunk's extent. `None` if the fields do not describe the extent, or if the block is not in it.
+    /// Returns the mapping of the chunk's extent, or `None` if the fields do not describe the extent or the block is not in it.
     #[inline(always)]
     fn iomap(&self, block: FileBlock, size: BlockSize) -> Option<Iomap> {
         let within = (block.0 as u32).wrapping_sub(self.first);
@@ -200,7 +200,7 @@ impl ExtentMap {
         &self.extents
     }
 
-    /// Returns the mapping that contains a position. The mapping after the last extent is an endless hole.
+    /// Returns the mapping that contains a position. After the last extent, the mapping is an endless hole.
     #[must_use]
     #[inline(always)]
     pub fn lookup(&self, pos: FilePos) -> Iomap {
@@ -217,7 +217,7 @@ impl ExtentMap {
             return iomap;
         }
         // The search covers the extents from the first extent of this chunk to the first extent of the next chunk. It finds the extent that
-        // contains the block. If the block is in a hole, it finds the first extent after the block.
+        // contains the block or, if the block is in a hole, the first extent after the block.
         let of = |chunk: Option<&Chunk>| chunk.map_or(self.extents.len(), Chunk::at);
         let (low, high) = (of(self.index.get(number)), of(next));
         let at = low + self.extents[low..high].partition_point(|extent| extent.end() <= block);
@@ -278,7 +278,7 @@ mod tests {
         }
     }
 
-    /// Checks that a lookup of each of these blocks returns the result of a linear search.
+    /// Checks that a look-up of each of these blocks returns the result of a linear search.
     fn agrees(extents: &[Extent], blocks: impl IntoIterator<Item = u64>) {
         let map = ExtentMap::new(extents.to_vec(), SIZE).unwrap();
         for block in blocks {

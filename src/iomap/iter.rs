@@ -38,8 +38,7 @@ impl<'a, M: MapFile + ?Sized> Mappings<'a, M> {
     fn current(&self) -> Result<Iomap> {
         let len = self.end.0 - self.pos.0;
         let iomap = match (self.resident, self.writes) {
-            // A write to shared blocks goes to new blocks. The mapping in memory describes the shared blocks, so the write cannot use this
-            // mapping.
+            // A write to shared blocks goes to new blocks. The mapping in memory describes the shared blocks, so the write cannot use it.
             (true, writes) => {
                 let iomap = self.file.map_resident(self.pos);
                 let shared = |iomap: &Iomap| iomap.flags.contains(IomapFlags::SHARED);
@@ -81,7 +80,7 @@ impl<M: MapFile + ?Sized> Iterator for Mappings<'_, M> {
 }
 
 impl Iomap {
-    /// The part of the mapping that is within `pos..end`. This range must overlap the mapping.
+    /// Returns the part of the mapping that is within `pos..end`. This range must overlap the mapping.
     #[must_use]
     pub fn cut(&self, pos: FilePos, end: FilePos) -> Self {
         let from = self.pos.max(pos);
@@ -94,7 +93,7 @@ impl Iomap {
         }
     }
 
-    /// The mapping without its first `count` bytes. The result may be empty.
+    /// Returns the mapping without its first `count` bytes. The result may be empty.
     #[must_use]
     pub fn skip(&self, count: u64) -> Self {
         let addr = DevOffset(self.addr.0.saturating_add(count));
@@ -108,7 +107,7 @@ impl Iomap {
     }
 }
 
-/// Returns the first position from `pos` to `size` that contains data (`SEEK_DATA`). `None` if there is no such position.
+/// Returns the first position from `pos` to `size` that contains data (`SEEK_DATA`), or `None` if there is no such position.
 ///
 /// # Errors
 /// The errors of reading the map.
@@ -120,8 +119,8 @@ pub fn seek_data(
     seek(file, pos, size, true)
 }
 
-/// Returns the first position from `pos` to `size` that is in a hole (`SEEK_HOLE`). If there is no hole, returns `size`. If `pos` is at or
-/// past `size`, returns `None`.
+/// Returns the first position from `pos` to `size` that is in a hole (`SEEK_HOLE`), or `size` if there is no hole. Returns `None` if `pos`
+/// is at or past `size`.
 ///
 /// # Errors
 /// The errors of reading the map.

@@ -1,7 +1,7 @@
 //! Where the data of a file are stored. This module defines the mapping of a range of a file, and the trait through which a file system
 //! returns mappings.
 //!
-//! The terms are those of Linux's `include/linux/iomap.h`.
+//! The terminology follows Linux's `include/linux/iomap.h`.
 
 mod extent_map;
 mod iter;
@@ -66,7 +66,7 @@ bitflags! {
     }
 }
 
-/// A range of a file, and where its data are stored.
+/// A range of a file, and the place where its data are stored.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct Iomap {
@@ -80,7 +80,7 @@ pub struct Iomap {
     pub device: IomapDevice,
     /// The kind of the mapping.
     pub kind: IomapType,
-    /// Further properties.
+    /// Additional properties.
     pub flags: IomapFlags,
 }
 
@@ -91,7 +91,7 @@ impl Iomap {
         FilePos(self.pos.0.saturating_add(self.len))
     }
 
-    /// The device offset of a position within a mapped range.
+    /// Returns the device offset of a position within a mapped range.
     #[must_use]
     pub fn addr_of(&self, pos: FilePos) -> DevOffset {
         DevOffset(self.addr.0 + (pos.0 - self.pos.0))
@@ -109,7 +109,7 @@ pub trait MapFile {
     fn map(&self, pos: FilePos, len: u64) -> Result<Iomap>;
 
     /// Returns the mapping for a write. If the blocks at `pos` are shared, the data of the write go to new blocks. In this case, the
-    /// mapping has the flag [`IomapFlags::SHARED`], and describes the new blocks, or a hole if the new blocks are not allocated yet. The
+    /// mapping has the flag [`IomapFlags::SHARED`], and describes the new blocks, or a hole if the new blocks are not yet allocated. The
     /// [completion work](Iomap::completion_work) of the write adds the new blocks to the file. This method allocates no blocks, because the
     /// core may call it several times for one write.
     ///
@@ -123,14 +123,14 @@ pub trait MapFile {
     /// memory and acquires no lock.
     fn map_resident(&self, pos: FilePos) -> Option<Iomap>;
 
-    /// Returns the mapping as the metadata in memory describe it. Parts of an unwritten extent may contain data of writes that are not in
-    /// the metadata yet.
+    /// Returns the mapping as the metadata in memory describe it. Parts of an unwritten extent may contain data of writes that are not yet
+    /// in the metadata.
     #[inline(always)]
     fn map_recorded(&self, pos: FilePos) -> Option<Iomap> {
         self.map_resident(pos)
     }
 
-    /// Copies inline data, from position `pos` on, into `buf`. The range must have an [`IomapType::Inline`] mapping.
+    /// Copies inline data, starting at position `pos`, into `buf`. The range must have an [`IomapType::Inline`] mapping.
     ///
     /// # Errors
     /// The errors of reading and checking the metadata.

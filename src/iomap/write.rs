@@ -1,5 +1,5 @@
-//! The interface for writes between the direct-I/O core and a file system. It consists of the calls before the data are transferred, and
-//! the work after the transfer.
+//! The interface for writes between the direct-I/O core and a file system. It consists of the calls before the data transfer, and the work
+//! after it.
 //!
 //! | Step | When | Result |
 //! |---|---|---|
@@ -10,19 +10,19 @@
 //! | [`Iomap::completion_work`] | each write | the [`CompletionWork`] after a successful transfer, which follows from the mapping |
 //! | [`WriteFile::convert`] | later, for many writes together; before the completion if blocks were shared | one transaction, which adds these writes to the metadata |
 //!
-//! `convert` gets the parts of completed writes from [`OpenInode::unconverted`](crate::open_file::OpenInode::unconverted): each [`Written`] part
-//! has its range, its work, and the place of its data. So a format that has allocated new blocks in advance knows which of them contain data. The
-//! same value has the ranges of writes that failed or were cancelled, whose blocks the format can free.
+//! `convert` gets the parts of completed writes from [`OpenInode::unconverted`](crate::open_file::OpenInode::unconverted). Each [`Written`]
+//! part contains its range, its work, and the place of its data. So a format that has allocated new blocks in advance can tell which of
+//! them contain data. The same value contains the ranges of writes that failed or were cancelled, whose blocks the format can free.
 //!
 //! A plain overwrite needs only the transfer. Its mapping is in memory, and is valid until the change counter of the inode changes. After a
 //! change, the core reads a new [`Snapshot`]. (Linux marks an outdated mapping with a flag; ironmap only compares the counter.) For every
-//! format, the core (`open_file`) adds the new size and the sync to the completion work, and records written ranges that are not converted
-//! yet.
+//! format, the core (`open_file`) adds the new size and the sync to the completion work, and records written ranges that are not yet
+//! converted.
 //!
 //! **Copy-on-write.** The mappings of shared blocks have [`IomapFlags::SHARED`]. Writes to other blocks of the file are plain overwrites.
 //! `map_to_write` returns the new blocks for the data, or a hole. For a hole, `allocate` allocates blocks. After the transfer, the write
-//! needs [`CompletionWork::REMAP`]: `convert` puts the new blocks into the map, and the write completes. A write to a part of a shared
-//! block is carried out by the [file system](Begun::ByFileSystem).
+//! needs [`CompletionWork::REMAP`]: `convert` puts the new blocks into the map, and the write completes. The [file
+//! system](Begun::ByFileSystem) carries out a write to a part of a shared block.
 //!
 //! Source: Linux's `iomap_ops` (`begin`, `end`) and `iomap_dio_ops` (`end_io`), with two differences. First, `begin` in Linux returns one
 //! mapping, and the core calls it again for the next mapping. In ironmap, one call of `begin` covers the whole range, one transaction
@@ -51,7 +51,7 @@ bitflags! {
         const NOWAIT = 0x1;
         /// The write fails if there is not enough space for all data. Without this option, the write is short.
         const WHOLE = 0x2;
-        /// The write is an append: it begins at the present end of the file.
+        /// The write is an append: it begins at the current end of the file.
         const APPEND = 0x4;
         /// The data come from a writeback cache, which has already checked the permissions. An append-only file accepts the write at any
         /// position.
@@ -68,9 +68,9 @@ pub struct Write {
     pub pos: FilePos,
     /// The number of bytes.
     pub len: u64,
-    /// The size of the file, including writes that are not in the metadata yet.
+    /// The size of the file, including writes that are not yet in the metadata.
     pub size: u64,
-    /// The size of the file at the time when the rest of its last block was zeroed for this write. `None` if the rest was not zeroed.
+    /// The size of the file when the rest of its last block was zeroed for this write. `None` if the rest was not zeroed.
     pub zeroed: Option<u64>,
     /// The options of the write.
     pub intent: WriteIntent,
@@ -92,18 +92,18 @@ pub enum Begun {
     ZeroTail,
 }
 
-/// The position in the file at which a write is made.
+/// The position in the file at which data are written.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum WriteAt {
-    /// The write is made at this position.
+    /// The data are written at this position.
     Pos(FilePos),
-    /// The write is an append: it is made at the end of the file, or after the last write in flight that extends the file.
+    /// The write is an append: the data are written at the end of the file, or after the last write in flight that extends the file.
     End,
 }
 
 impl WriteAt {
-    /// The range of the content that a write of `len` bytes locks. An append locks the whole content, so that the end of the file does not
-    /// change.
+    /// Returns the range of the content that a write of `len` bytes locks. An append locks the whole content, so that the end of the file
+    /// does not change.
     pub(crate) fn range(self, len: u64) -> Range<u64> {
         match self {
             Self::Pos(FilePos(pos)) => pos..pos.saturating_add(len),
@@ -116,14 +116,14 @@ impl WriteAt {
 pub struct Snapshot {
     /// The inode's change counter. The snapshot is valid until the counter changes.
     pub changes: u64,
-    /// Whether an overwrite of mapped blocks that are not [shared](IomapFlags::SHARED) needs only the transfer. This is false for files with
-    /// set-id bits or inline data, and for files whose writes the file system must check.
+    /// Whether an overwrite of mapped blocks that are not [shared](IomapFlags::SHARED) needs only the transfer. This is false for files
+    /// with set-id bits or inline data, and for files whose writes the file system must check.
     pub plain: bool,
     /// The size and the map. The map does not keep the file open: a queue may have a snapshot of a closed file.
     pub map: Box<dyn WriteMap>,
 }
 
-/// The metadata of a writable file at the time when they were [read](WriteFile::read).
+/// The metadata of a writable file as they were when they were [read](WriteFile::read).
 pub trait WriteMap: MapFile + Send {
     /// The size in bytes according to the metadata.
     fn size(&self) -> u64;
@@ -131,16 +131,15 @@ pub trait WriteMap: MapFile + Send {
     /// The map, if the whole map is in memory.
     fn resident_map(&self) -> Option<&Arc<ExtentMap>>;
 
-    /// Returns the mapping of a position in the present metadata, and the present change counter. `seen` is the counter of this snapshot.
+    /// Returns the mapping of a position in the current metadata, and the current change counter. `seen` is the counter of this snapshot.
     /// If the counter has not changed, the map of this snapshot is used. If `whole` is true, the whole map is read and stays in memory.
     ///
     /// # Errors
     /// The errors of reading and checking the metadata.
     fn map_now(&self, pos: FilePos, seen: u64, whole: bool) -> Result<(Iomap, u64)>;
 
-    /// Checks whether a write is permitted. Returns whether the device or the file system carries out the write. If the file has set-id
-    /// bits that the write must remove, removes them in a separate transaction. The caller has locked the content of the file, so that no
-    /// block moves.
+    /// Checks whether a write is permitted. Returns whether the device or the file system carries out the write. Removes set-id bits that
+    /// the write must remove, in a separate transaction. The caller has locked the content of the file, so that no block moves.
     ///
     /// # Errors
     /// `ReadOnly`, `NotPermitted`, `FileTooLarge`, `Encrypted`, `Unsupported`; `WouldBlock` with [`WriteIntent::NOWAIT`].
@@ -156,7 +155,7 @@ pub trait WriteFile: Send + Sync {
     /// The errors of reading and checking the metadata; `WouldBlock` if the call would wait for a lock or the device.
     fn read(&self, intent: WriteIntent) -> Result<Snapshot>;
 
-    /// Returns the mapping of a position in the present metadata, and the present change counter. This method is for callers that need only
+    /// Returns the mapping of a position in the current metadata, and the current change counter. This method is for callers that need only
     /// the layout of the file. It does not read the additional metadata that a write needs.
     ///
     /// # Errors
@@ -166,7 +165,7 @@ pub trait WriteFile: Send + Sync {
         snapshot.map.map_now(pos, snapshot.changes, true)
     }
 
-    /// Copies inline data from the present metadata.
+    /// Copies inline data from the current metadata.
     ///
     /// # Errors
     /// The errors of [`MapFile::read_inline`].
@@ -174,7 +173,7 @@ pub trait WriteFile: Send + Sync {
         self.read(WriteIntent::empty())?.map.read_inline(buf, pos)
     }
 
-    /// The size of the file, including writes that are not in the metadata yet.
+    /// Returns the size of the file, including writes that are not yet in the metadata.
     ///
     /// # Errors
     /// The errors of [`read`](Self::read).
@@ -182,14 +181,14 @@ pub trait WriteFile: Send + Sync {
 
     /// Allocates unwritten blocks for the holes of a range of bytes. Returns the end of the allocated part. If the space is exhausted after
     /// at least one block was allocated, the returned end is before the end of the range. If `whole` is set, the call fails instead. Blocks
-    /// that were allocated before an error stay unwritten. If such blocks are past the end of the file, a recovery frees them.
+    /// that were allocated before an error stay unwritten. If such blocks are past the end of the file, recovery frees them.
     ///
     /// # Errors
     /// `NoSpace` or `Quota` if the first block cannot be allocated, or, if `whole` is set, if any block cannot be allocated; `ReadOnly`,
     /// `Io`.
     fn allocate(&self, range: Range<u64>, whole: bool) -> Result<u64>;
 
-    /// Zeroes the part of the last block that is after the end of the file.
+    /// Zeroes the part of the last block that is past the end of the file.
     ///
     /// # Errors
     /// `Busy` if the calling thread has requests in flight and would have to wait; `ReadOnly`, `Io`.
@@ -221,11 +220,11 @@ pub trait WriteFile: Send + Sync {
     /// The errors of [`convert`](Self::convert), and of a commit.
     fn sync(&self, data_only: bool) -> Result<()>;
 
-    /// Whether the metadata that a read of the file needs are durable. If so, a durable write needs no commit: it is enough that its data
-    /// reach the medium.
+    /// Whether the metadata that a read of the file needs are durable. If so, a durable write needs no commit: it is sufficient that its
+    /// data reach the medium.
     fn is_durable(&self) -> bool;
 
-    /// Makes the volume read-only after an error. Calls `then` at a time when no later change of the volume can succeed.
+    /// Makes the volume read-only after an error. Calls `then` at a point after which no change of the volume can succeed.
     fn end_volume(&self, why: &Error, then: &mut dyn FnMut());
 
     /// Records the time of a write without a transaction. The default implementation does nothing.
@@ -260,18 +259,18 @@ pub struct Written {
     pub work: CompletionWork,
 }
 
-/// Several parts of a write. Most writes have at most one part with completion work.
+/// The parts of a write. Most writes have at most one part with completion work.
 pub(crate) type WrittenParts = SmallVec<[Written; 1]>;
 
 impl Written {
-    /// The part of a write with this mapping. `None` if the metadata need no work for the mapping.
+    /// Returns the part of a write with this mapping, or `None` if the mapping requires no metadata update.
     pub(crate) fn of(iomap: &Iomap) -> Option<Self> {
         let work = iomap.completion_work().filter(|work| !work.is_empty())?;
         let Iomap { pos, len, addr, device, .. } = *iomap;
         Some(Self { pos, len, addr, device, work })
     }
 
-    /// A write of this range to one place of the data device. `None` if `work` contains no work for the metadata of the range.
+    /// Returns a write of this range to one place on the data device, or `None` if `work` contains no work for the metadata of the range.
     pub(crate) fn at(
         pos: FilePos,
         len: usize,
@@ -295,7 +294,7 @@ impl Written {
         self.pos.0..self.end().0
     }
 
-    /// Whether two parts need the same work, and their data are on the device as far apart as in the file.
+    /// Whether two parts need the same work, and their data are as far apart on the device as in the file.
     pub(crate) fn continues(&self, other: &Self) -> bool {
         let distance = |part: &Self| part.addr.0.wrapping_sub(part.pos.0);
         (self.device, self.work) == (other.device, other.work) && distance(self) == distance(other)
@@ -307,7 +306,7 @@ impl Written {
             && self.addr.0.wrapping_sub(self.pos.0) == iomap.addr.0.wrapping_sub(iomap.pos.0)
     }
 
-    /// The part of the range between two positions. `None` if this part is empty.
+    /// Returns the part of the range between two positions, or `None` if this part is empty.
     #[must_use]
     pub fn cut(&self, range: Range<u64>) -> Option<Self> {
         let (pos, end) = (self.pos.0.max(range.start), self.end().0.min(range.end));
@@ -317,8 +316,9 @@ impl Written {
 }
 
 impl Iomap {
-    /// The work that remains after a successful write to this mapping. Written blocks need no work. Unwritten blocks must be converted. New
-    /// blocks that replace shared blocks must be put into the map. `None` if the mapping has no blocks: it cannot be written.
+    /// Returns the work that remains after a successful write to this mapping. Written blocks need no work. Unwritten blocks must be
+    /// converted. New blocks that replace shared blocks must be put into the map. Returns `None` if the mapping has no blocks and so cannot
+    /// be written.
     #[must_use]
     pub fn completion_work(&self) -> Option<CompletionWork> {
         let shared = self.flags.contains(IomapFlags::SHARED);
@@ -326,7 +326,7 @@ impl Iomap {
         self.plain_completion_work().map(|work| work | remap)
     }
 
-    /// The work that remains after a write to a mapping without shared blocks.
+    /// Returns the work that remains after a write to a mapping without shared blocks.
     #[inline(always)]
     pub(crate) fn plain_completion_work(&self) -> Option<CompletionWork> {
         match self.kind {
