@@ -15,10 +15,10 @@ const MD: &str = "md:";
 /// The prefix of a part of an assembled disk: `part:PART@DISK`.
 const PART: &str = "part:";
 
-/// The maximum number of nested layers in a location. The parser calls itself for each layer.
+/// The maximum number of nested layers in a location. The parser recurses for each layer.
 const LAYERS: usize = 16;
 
-/// A disk that is assembled from other disks. A Linux MD array can only be read.
+/// A disk that is assembled from other disks. A Linux MD array can be read but not written.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Assembly {
     /// How the disks are assembled.
@@ -45,13 +45,13 @@ pub enum AssemblyKind {
 }
 
 impl Assembly {
-    /// The length of the prefix of an assembled disk. `None` if the text has no such prefix.
+    /// Returns the length of the prefix of an assembled disk, or `None` if the text has no such prefix.
     #[must_use]
     pub fn prefix_of(text: &[u8]) -> Option<usize> {
         [LVM, MD, PART].into_iter().find(|it| text.starts_with(it.as_bytes())).map(str::len)
     }
 
-    /// Parses an assembled disk. `None` if the text does not begin with one of the prefixes.
+    /// Parses an assembled disk. Returns `None` if the text does not begin with one of the prefixes.
     pub(super) fn parse(text: &OsStr) -> Option<Result<Site>> {
         let bytes = text.as_bytes();
         let rest = OsStr::from_bytes(&bytes[Self::prefix_of(bytes)?..]);
@@ -71,8 +71,8 @@ impl Assembly {
         Site { medium: Medium::Assembly(Box::new(self)), part: Part::Whole }
     }
 
-    /// Adds a hint to an error if the user probably meant a part of the array: in `md:DISK,DISK@p1`, the part `@p1` belongs to the last
-    /// disk. The hint is the location of this part of the array.
+    /// Adds a hint to an error if the user probably meant a part of the array. In `md:DISK,DISK@p1`, the part `@p1` belongs to the last
+    /// disk; the hint gives the location of this part of the array.
     pub(super) fn advise(&self, error: Error) -> Error {
         let Some((last, others)) = self.disks.split_last() else { return error };
         let is_whole = |site: &Site| site.part == Part::Whole;
@@ -88,7 +88,7 @@ impl Assembly {
         Error::new(kind, format!("{error}; for the part {last} of the array, write {part}"))
     }
 
-    /// The same disks with other paths: see [`Location::with_paths`](super::Location::with_paths).
+    /// Returns the same disks with other paths: see [`Location::with_paths`](super::Location::with_paths).
     pub(super) fn with_paths(&self, path: &dyn Fn(&Path) -> Option<PathBuf>) -> Self {
         let disks = self.disks.iter().map(|site| site.with_paths(path)).collect();
         Self { kind: self.kind.clone(), disks }
@@ -119,7 +119,7 @@ fn parse_part(text: &OsStr) -> Result<Site> {
     Ok(below.within(part))
 }
 
-/// Divides a text at its first `@`.
+/// Splits a text at its first `@`.
 fn split<'a>(text: &'a OsStr, syntax: &str) -> Result<(&'a str, &'a OsStr)> {
     let bytes = text.as_bytes();
     let at = bytes.iter().position(|byte| *byte == b'@');
@@ -129,8 +129,8 @@ fn split<'a>(text: &'a OsStr, syntax: &str) -> Result<(&'a str, &'a OsStr)> {
     parts.ok_or_else(|| Error::invalid(format!("the name of the disk is missing: write {syntax}")))
 }
 
-/// Parses the names of disks, which are separated by commas. A text that begins with a prefix of an assembled disk is one name. The path of
-/// an existing file is one name too.
+/// Parses the names of disks, which are separated by commas. A text that begins with a prefix of an assembled disk is one name, and so is
+/// the path of an existing file.
 fn sites(text: &OsStr) -> Result<Vec<Site>> {
     let bytes = text.as_bytes();
     if Assembly::prefix_of(bytes).is_some() || Path::new(text).exists() {
@@ -156,7 +156,7 @@ impl fmt::Display for Assembly {
 
 /// Writes the prefix for a part of a disk: `part:p1@`. The caller then writes the name of the disk.
 pub(super) fn show_part(part: &Part, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-    // The text of a part begins with `@`, which is removed here.
+    // The text of a part begins with `@`, which this code removes.
     match part.to_string().strip_prefix('@') {
         Some(part) => write!(f, "{PART}{part}@"),
         None => Ok(()),

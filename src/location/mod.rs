@@ -1,7 +1,6 @@
 //! The location of a volume: `DEVICE`, `IMAGE`, the address of an NBD export, `qcow2:IMAGE`, `IMAGE@OFFSET`, `IMAGE@OFFSET+LENGTH`,
 //! `IMAGE@pN`, or a logical volume of LVM as `DISK@VG/LV`. `lvm:`, `md:` and `part:` name a disk that is assembled from several disks.
-//! `integrity:DATA,TAGS` combines two of these locations. The prefix `noload:`
-//! skips the recovery of the journal.
+//! `integrity:DATA,TAGS` combines two of these locations. The prefix `noload:` skips the recovery of the journal.
 
 mod assembly;
 mod open;
@@ -72,9 +71,9 @@ pub enum Medium {
 }
 
 impl Location {
-    /// Parses a location that a user wrote. The text is the name of a device, image or export with an optional part ([`Site::parse`]),
-    /// `integrity:DATA`, or `integrity:DATA,TAGS`. DATA and TAGS are names in the form of the first case. The prefix `noload:` may precede
-    /// each of these forms. A text that begins with `integrity:` or `noload:` never names a file. For a file with such a name, write
+    /// Parses a location that a user wrote. The text is the name of a device, image or export with an optional part ([`Site::parse`]), or
+    /// `integrity:DATA`, or `integrity:DATA,TAGS`. DATA and TAGS have the same form as the first case. The prefix `noload:` may precede
+    /// each of these forms. A text that begins with `integrity:` or `noload:` never names a file; a file with such a name is written
     /// `./integrity:...`.
     ///
     /// # Errors
@@ -95,7 +94,7 @@ impl Location {
     }
 
     /// Parses an integrity device: `DATA,TAGS`, or `DATA` if the tags are in the tail of the data. The prefix `integrity:` is optional. If
-    /// the whole text is the path of an existing file, this file is DATA. If not, DATA ends at the first comma.
+    /// the whole text is the path of an existing file, this file is DATA. Otherwise, DATA ends at the first comma.
     ///
     /// # Errors
     /// The errors of [`parse`](Self::parse).
@@ -116,7 +115,7 @@ impl Location {
         })
     }
 
-    /// A copy of the location with other paths. `path` returns the new path, or `None` if the path stays unchanged.
+    /// Returns a copy of the location with other paths. `path` returns the new path, or `None` if the path stays unchanged.
     #[must_use]
     pub fn with_paths(&self, path: &dyn Fn(&Path) -> Option<PathBuf>) -> Self {
         let site = |site: &Site| site.with_paths(path);
@@ -138,7 +137,7 @@ impl Location {
         }
     }
 
-    /// The path of a block device or image, if the volume occupies all of it. Otherwise `None`.
+    /// Returns the path of a block device or image if the volume occupies all of it, and `None` otherwise.
     #[must_use]
     pub fn whole_file(&self) -> Option<&Path> {
         match self {
@@ -149,7 +148,7 @@ impl Location {
     }
 
     /// The device, image or export that contains the tags of an integrity device. `None` if the tags are in the tail of the
-    /// [data](Self::data), or if the location is no integrity device.
+    /// [data](Self::data), or if the location is not an integrity device.
     #[must_use]
     pub fn tags(&self) -> Option<&Site> {
         match self {
@@ -161,7 +160,7 @@ impl Location {
 }
 
 impl Site {
-    /// Creates a value that means a whole block device or image.
+    /// Creates a value for a whole block device or image.
     #[must_use]
     pub fn file(path: impl Into<PathBuf>) -> Self {
         Self { medium: Medium::File(path.into()), part: Part::Whole }
@@ -195,7 +194,7 @@ impl Site {
         Self { medium, part: self.part.clone() }
     }
 
-    /// The path of the block device or image. `None` for an export, an image of a virtual machine, and an assembled disk.
+    /// The path of the block device or image. `None` for an export, an image of a virtual machine, or an assembled disk.
     #[must_use]
     pub fn path(&self) -> Option<&Path> {
         match &self.medium {
@@ -223,7 +222,7 @@ impl Site {
     /// existing disk.
     ///
     /// # Errors
-    /// `InvalidInput` for an empty path, for a wrong address, and for an offset beyond 64 bits.
+    /// `InvalidInput` for an empty path, an invalid address, or an offset beyond 64 bits.
     pub fn parse(text: &OsStr) -> Result<Self> {
         let bytes = text.as_bytes();
         if bytes.is_empty() {
@@ -242,7 +241,7 @@ impl Site {
         let at = bytes.iter().rposition(|byte| *byte == b'@').filter(|at| *at > prefix);
         let exists = || Path::new(OsStr::from_bytes(file)).exists();
         let at = at.filter(|_| is_address || !exists());
-        // A slash after the `@` may belong to a path, such as `me@home/disk.img`, or to an address. Therefore `@VG/LV` is accepted only
+        // A slash after the `@` may belong to a path, such as `me@home/disk.img`, or to an address. Therefore, `@VG/LV` is accepted only
         // after the path of an existing disk.
         let is_disk = |at: usize| {
             let path = |bytes| match image {
@@ -276,8 +275,8 @@ impl Site {
         Ok(Self { medium, part })
     }
 
-    /// Returns the first byte and the length of the part, or `None` for the whole device. If `self` does not contain both numbers, the
-    /// partition table or the LVM metadata are read.
+    /// Returns the first byte and the length of the part, or `None` for the whole device. If `self` does not contain both numbers, reads
+    /// the partition table or the LVM metadata.
     ///
     /// # Errors
     /// `NotFound` for a partition that does not exist; `Corrupt` for a damaged table; `InvalidInput` for a part that ends past the device;
@@ -376,7 +375,7 @@ impl fmt::Display for Site {
             assembly::show_part(&self.part, f)?;
             return assembly.fmt(f);
         }
-        // If a file has the name `PATH@pN`, the text `PATH@pN` names this file. In that case, the form `part:pN@PATH` is used, which always
+        // If a file has the name `PATH@pN`, the text `PATH@pN` names this file. This code then uses the form `part:pN@PATH`, which always
         // names the part.
         if self.part != Part::Whole && self.has_namesake() {
             assembly::show_part(&self.part, f)?;
@@ -449,7 +448,7 @@ mod tests {
         }
     }
 
-    /// If the text before the `@` names a disk, the text after the `@` names a logical volume. If not, the slash belongs to a path.
+    /// If the text before the `@` names a disk, the text after the `@` names a logical volume. Otherwise, the slash belongs to a path.
     #[test]
     fn a_logical_volume_follows_a_disk() {
         let dir = tempfile::tempdir().unwrap();
@@ -529,7 +528,7 @@ mod tests {
         }
         assert!(
             site("nbd+vsock://2/e").is_err(),
-            "a location with an unknown NBD scheme must not be taken as the name of a file"
+            "a location with an unknown NBD scheme must not be treated as a file name"
         );
         assert_eq!(site("./nbd://host").unwrap().path(), Some(Path::new("./nbd://host")));
     }

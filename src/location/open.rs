@@ -17,7 +17,7 @@ use crate::fs::block_size_on;
 use crate::integrity::{self, Integrity, IntegrityOptions};
 use crate::setters::setters;
 
-/// The options with which the device at a location is opened.
+/// The options for opening the device at a location.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct LocationOptions {
@@ -27,18 +27,18 @@ pub struct LocationOptions {
     pub write: bool,
     /// The value of [`IntegrityOptions::force`] for an integrity device.
     pub force: bool,
-    /// Whether a partition may end past the end of a truncated device. Its bytes that exist are then opened for reading.
+    /// Whether a partition may end past the end of a truncated device. The bytes that exist are then opened for reading.
     pub truncated: bool,
     /// Whether metadata and small writes of an image file use the page cache, so that the kernel combines many of them. Requests of queues
-    /// stay direct. With and without this option, a flush makes the data durable. The option has no effect on devices, on a part of an
-    /// image, and on a volume whose blocks are shorter than a page of memory.
+    /// stay direct. A flush makes the data durable in both cases. The option has no effect on devices, on a part of an image, and on a
+    /// volume whose blocks are smaller than a memory page.
     pub cached: bool,
     /// The value of [`ImageOptions::compress`](image::ImageOptions::compress) for an image of a virtual machine.
     pub compress: bool,
     /// The block size of a volume that will be created on the device. `None` selects the block size of the existing volume.
     pub block_size: Option<u32>,
-    /// The file of the location, if the caller has opened it already and holds its locks. The file is then opened without locks, and the
-    /// open fails if the path leads to another file.
+    /// The file of the location, if the caller has already opened and locked it. The file is then opened without locks, and the open fails
+    /// if the path names another file.
     #[doc(hidden)]
     pub held: Option<FileId>,
 }
@@ -62,12 +62,12 @@ setters!(LocationOptions {
 });
 
 impl LocationOptions {
-    /// The block size of the existing volume on a device, or of the volume that will be created.
+    /// Returns the block size of the existing volume on a device, or of the volume that will be created.
     fn blocks_on(&self, device: &dyn Device) -> Option<usize> {
         self.block_size.map(|size| size as usize).or_else(|| block_size_on(device))
     }
 
-    /// If the device accepts only requests longer than one block of the volume, adds a layer to the device, and a notice for the user.
+    /// If the smallest request of the device is larger than a block of the volume, adds a layer to the device, and a notice for the user.
     fn fit(&self, opened: OpenedEngine) -> OpenedEngine {
         let OpenedEngine { device, engine, no_io_uring, mut notices } = opened;
         let (device, notice) = Finer::for_blocks(device, |device| self.blocks_on(device));
@@ -84,9 +84,9 @@ pub struct OpenLocation {
     pub device: Arc<dyn Device>,
     /// The engine in use; never [`Engine::Auto`].
     pub engine: Engine,
-    /// The reason why io_uring is not used, although the requested engine permits io_uring.
+    /// The reason why io_uring is not used although the requested engine permits it.
     pub no_io_uring: Option<NoIoUring>,
-    /// One line for each setting that could not be applied as requested.
+    /// One line for each requested setting that could not be applied.
     pub notices: Vec<String>,
     /// One line for each fault that was ignored, for example the loss of the first copy of a partition table.
     pub faults: Vec<String>,
@@ -110,7 +110,7 @@ pub struct OpenParts {
     pub faults: Vec<String>,
 }
 
-/// The two halves of an integrity device: data and tags. They are open, but nothing was read from them yet.
+/// The two halves of an integrity device: data and tags. They are open, but nothing has been read from them yet.
 pub struct Halves {
     /// The device with the data. It may not be protected yet.
     pub data: OpenedEngine,
@@ -132,14 +132,14 @@ struct OpenSite {
 /// Refuses to open a [`Location::NoLoad`] for writing.
 pub(crate) fn refuse_to_write(write: bool) -> Result<()> {
     if write {
-        Err(Error::invalid("without its journal a volume can only be read"))
+        Err(Error::invalid("without its journal, a volume can be read but not written"))
     } else {
         Ok(())
     }
 }
 
 impl Location {
-    /// Opens the device exclusively. An integrity device that was not closed is recovered, if it is opened for writing.
+    /// Opens the device exclusively. Recovers an integrity device that was not closed if it is opened for writing.
     ///
     /// # Errors
     /// `Busy` if another program uses the device; `InvalidInput` if a [`Location::NoLoad`] is opened for writing; the errors of
@@ -289,7 +289,7 @@ impl Site {
                 if let Some(first) = &first {
                     self.check_unchanged(path, &file, options, first)?;
                 }
-                // The identity of a file identifies one range of the file. It does not identify a part that consists of several ranges.
+                // The identity of a file identifies one range of the file. It cannot identify a part that consists of several ranges.
                 let identity = if above.is_some() { [0; 16] } else { file.identity() };
                 let opened = open_engine(file, options.engine)?;
                 let opened = part_of(opened, above, options.truncated, &mut fault).at(|| self)?;
@@ -300,7 +300,7 @@ impl Site {
                 };
                 Ok(OpenSite { opened, identity, fault })
             }
-            // The address of an NBD export is no identity, because the address may lead to another export later.
+            // The address of an NBD export is not an identity, because it may name another export later.
             Medium::Nbd(address) => self.open_export(address, options),
             Medium::Image(address) => self.open_image(address, options),
             Medium::Assembly(assembly) => {
@@ -378,7 +378,7 @@ impl Site {
         Ok(OpenSite { opened, identity: [0; 16], fault })
     }
 
-    /// If the assembled disk is a part of a single export, returns this part.
+    /// Returns the part of a single export that the assembled disk consists of, if it is such a part.
     fn on_one_export(&self, assembly: &Assembly) -> Option<Self> {
         let [Self { medium, part: Part::Whole }] = &assembly.disks[..] else { return None };
         let part = match (&assembly.kind, &self.part) {
@@ -394,7 +394,7 @@ impl Site {
     /// Opens all disks of an assembled disk, and assembles them. The disks are locked as the options require.
     fn open_assembly(&self, assembly: &Assembly, options: &LocationOptions) -> Result<OpenSite> {
         if options.write && assembly.kind == AssemblyKind::Md {
-            return Err(Error::read_only("an array of MD can only be read").at(self));
+            return Err(Error::read_only("an MD array can be read but not written").at(self));
         }
         if options.write && assembly.disks.iter().any(|disk| matches!(disk.medium, Medium::Nbd(_)))
         {
@@ -463,9 +463,9 @@ impl Site {
     }
 }
 
-/// The error of a write through several ranges of an NBD export. A new connection is checked for other users at only one position.
+/// Returns the error for a write through several ranges of an NBD export. A new connection is checked for other users at only one position.
 fn on_export() -> Error {
-    Error::read_only("on an NBD export, only a logical volume in one range can be written")
+    Error::read_only("on an NBD export, a logical volume can be written only if it is one range")
 }
 
 /// Assembles open disks, each with its name. Returns the assembled device, and adds ignored faults to the list.
@@ -511,7 +511,7 @@ fn assemble(
     }
 }
 
-/// The location of a part on its device: the range that is opened, and how the part is built from this range.
+/// The place of a part on its device: the range to open, and how the part is built from this range.
 type Place = (Option<(u64, u64)>, Option<Above>);
 
 /// How a part is built from the device that contains it.
@@ -526,7 +526,7 @@ enum Above {
 
 /// How a part of a device is opened.
 struct Opening {
-    /// The range of the device that is opened. `None` for the whole device.
+    /// The range of the device to open. `None` for the whole device.
     window: Option<(u64, u64)>,
     /// How the part is built from the open device. `None` if the open device is the part.
     above: Option<Above>,
@@ -540,7 +540,7 @@ impl Opening {
     }
 
     /// # Errors
-    /// If `write` is set and the part can only be read, returns the reason.
+    /// If `write` is set and the part can be read but not written, returns the reason.
     fn of(window: Option<Window>, write: bool) -> Result<Self> {
         let Some(Window { bounds, fault, only_read }) = window else {
             return Ok(Self { window: None, above: None, fault: None });
@@ -557,7 +557,8 @@ impl Opening {
     }
 }
 
-/// Builds a part from an open device. If `truncated` is set, it may end past the end of the device. An ignored fault is added to `fault`.
+/// Builds a part from an open device. If `truncated` is set, the part may end past the end of the device. An ignored fault is added to
+/// `fault`.
 fn part_of(
     opened: OpenedEngine,
     above: Option<Above>,
@@ -587,12 +588,12 @@ fn part_of(
     Ok(OpenedEngine { device, ..opened })
 }
 
-/// The device with the engine `null`, which transfers no file data.
+/// Returns the device with the engine `null`, which transfers no file data.
 fn nulled(device: Arc<dyn Device>, notices: Vec<String>) -> OpenedEngine {
     only_engine(Arc::new(Null::over(device)), Engine::Null, notices)
 }
 
-/// The result of opening a device that supports only one engine.
+/// Returns the result of opening a device that supports only one engine.
 fn only_engine(device: Arc<dyn Device>, engine: Engine, notices: Vec<String>) -> OpenedEngine {
     OpenedEngine { device, engine, no_io_uring: None, notices }
 }

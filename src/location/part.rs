@@ -40,9 +40,9 @@ pub enum Part {
 pub(super) struct Window {
     /// The location of the part on the device.
     pub(super) bounds: Bounds,
-    /// A text for the user, if the partition table or the LVM metadata have a fault.
+    /// A text for the user if the partition table or the LVM metadata have a fault.
     pub(super) fault: Option<String>,
-    /// The error that is returned if the part is opened for writing. `None` if the part can be written.
+    /// The error to return if the part is opened for writing. `None` if the part can be written.
     pub(super) only_read: Option<Error>,
 }
 
@@ -56,20 +56,20 @@ pub(super) enum Bounds {
 }
 
 impl Window {
-    /// A part that is a single range and can be read and written.
+    /// Creates a part that is a single range and can be read and written.
     fn range(start: u64, len: u64) -> Self {
         Self { bounds: Bounds::Range(start, len), fault: None, only_read: None }
     }
 
-    /// Records a fault of the partition table. If there is a fault, the part can only be read: if one copy of a table is lost, the other
-    /// copy may be older, and its partitions may overlap other data. This is also true for a part from an offset on, because the table
-    /// determines the end of this part.
+    /// Records a fault of the partition table. A part with a fault can be read but not written: if one copy of a table is lost, the other
+    /// copy may be older, and its partitions may overlap other data. This also applies to a part that begins at an offset, because the
+    /// table determines the end of this part.
     fn with_fault(mut self, fault: Option<String>) -> Self {
         self.only_read = fault.as_ref().map(|fault| {
             Error::new(
                 ErrorKind::Corrupt,
                 format!(
-                    "{fault}; the partition can only be read: repair the table with gdisk, or name the range by @BYTE+LENGTH"
+                    "{fault}; the partition can be read but not written: repair the table with gdisk, or name the range by @BYTE+LENGTH"
                 ),
             )
         });
@@ -80,7 +80,8 @@ impl Window {
 
 impl Part {
     /// Finds this part on a device. Returns `None` for the whole device. If a partition or a logical volume ends past the end of the device
-    /// and `truncated` is true, returns the bytes that are on the device. If `write` is set, also checks whether the part must not be written.
+    /// and `truncated` is true, returns the bytes that are on the device. If `write` is set, also checks whether the part must not be
+    /// written.
     pub(super) fn of(
         &self,
         device: &dyn Device,
@@ -184,8 +185,8 @@ fn rest(size: u64, offset: u64) -> Result<(u64, u64)> {
     }
 }
 
-/// Finds the part from an offset on: see [`Part::Offset`]. If the partition table cannot be read, the part ends at the end of the device.
-/// In this case, the part has a fault and can only be read.
+/// Finds the part that begins at an offset: see [`Part::Offset`]. If the partition table cannot be read, the part ends at the end of the
+/// device. In this case, the part has a fault and can be read but not written.
 fn from(device: &dyn Device, offset: u64) -> Result<Window> {
     let (_, rest) = rest(device.size(), offset)?;
     let (end, fault) = match PartitionTable::read(device) {
@@ -200,7 +201,7 @@ fn from(device: &dyn Device, offset: u64) -> Result<Window> {
     Ok(Window::range(offset, rest.min(end - offset)).with_fault(fault))
 }
 
-/// Finds a logical volume. If the logical volume is a single range of the device, its I/O costs no more than the I/O of a partition.
+/// Finds a logical volume. If the logical volume is a single range of the device, its I/O costs no more than that of a partition.
 #[cfg(feature = "lvm")]
 fn logical(device: &dyn Device, group: &str, volume: &str, truncated: bool) -> Result<Window> {
     let groups = match truncated {
@@ -226,7 +227,7 @@ fn logical(_: &dyn Device, group: &str, volume: &str, _: bool) -> Result<Window>
     )))
 }
 
-/// The error of a write to a part of a device that is a member of an MD array. The members would differ after the write.
+/// Returns the error for a write to a part of a device that is a member of an MD array. The members would differ after the write.
 ///
 /// # Errors
 /// `Io` if the superblock cannot be read.

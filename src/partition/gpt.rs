@@ -10,7 +10,7 @@ use crate::error::{Place, Result};
 pub(super) const SIGNATURE: &[u8] = b"EFI PART";
 pub(super) const HEADER_SIZE: usize = 92;
 pub(super) const ENTRY_SIZE: usize = 128;
-/// The maximum size of the array of entries. The usual array has 16 KiB. The specification sets no upper bound.
+/// The maximum size of the array of entries in bytes. The usual array has 16 KiB. The specification sets no upper bound.
 const MAX_ENTRIES: usize = 1 << 20;
 const PLACE: Place = Place::new("GPT header");
 pub(super) const CRC: crc::Crc<u32> = crc::Crc::<u32>::new(&crc::CRC_32_ISO_HDLC);
@@ -19,7 +19,7 @@ pub(super) const CRC: crc::Crc<u32> = crc::Crc::<u32>::new(&crc::CRC_32_ISO_HDLC
 pub(super) struct Found {
     pub(super) partitions: Vec<Partition>,
     pub(super) fault: Option<String>,
-    /// The bytes that partitions can use.
+    /// The byte range that partitions can use.
     pub(super) usable: Range<u64>,
 }
 
@@ -101,8 +101,8 @@ fn found(sector: u64, copy: &Copy, fault: Option<String>) -> Result<Found> {
     Ok(Found { partitions: decode(sector, copy)?, fault, usable })
 }
 
-/// Refuses a table whose other copy is undamaged but has other contents. Only the sector that the table names is read, because a copy in
-/// any other sector belongs to an older table.
+/// Refuses a table whose other copy is undamaged but has different contents. Only the sector that the table names is read, because a copy
+/// in any other sector belongs to an older table.
 fn agree(device: &dyn Device, sector: u64, copy: &Copy) -> Result<()> {
     match read_copy(device, sector, copy.other)? {
         Some(Ok(other)) if (other.disk, &other.entries) != (copy.disk, &copy.entries) => {
@@ -153,7 +153,7 @@ fn check(device: &dyn Device, sector: u64, lba: u64, header: &[u8]) -> Result<Co
     };
     let Some(array) = array else {
         return Err(PLACE.field("PartitionEntryLBA").corrupt(format!(
-            "the entries begin at sector {first}, which is past the end of the device"
+            "the array of entries begins at sector {first}, which is past the end of the device"
         )));
     };
     verify("PartitionEntryArrayCRC32", u32_at(header, 88), &array)?;

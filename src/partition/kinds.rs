@@ -118,8 +118,8 @@ impl Processor {
     }
 }
 
-/// All types: the name, and the bytes of the GUID in the order in which a GUID is written as text. Partitions for `/` (`root`) and `/usr`
-/// (`usr`), and those for their hash trees, have a separate type for each processor, for example `root-x86-64` and `root-x86-64-verity`.
+/// Returns all types: the name, and the bytes of the GUID in the order of its text form. Partitions for `/` (`root`) and `/usr` (`usr`),
+/// and those for their hash trees, have a separate type for each processor, for example `root-x86-64` and `root-x86-64-verity`.
 pub fn all() -> impl Iterator<Item = (String, [u8; 16])> {
     let common = COMMON.iter().map(|(name, guid)| ((*name).to_owned(), *guid));
     let of_processors = PROCESSORS.iter().flat_map(|processor| {
@@ -129,7 +129,8 @@ pub fn all() -> impl Iterator<Item = (String, [u8; 16])> {
     common.chain(of_processors).map(|(name, guid)| (name, guid.to_be_bytes()))
 }
 
-/// The GUID of the type that has this name. `root`, `root-verity`, `usr` and `usr-verity` are the types for the processor of this machine.
+/// Returns the GUID of the type with this name. `root`, `root-verity`, `usr` and `usr-verity` are the types for the processor of this
+/// machine.
 #[must_use]
 pub fn by_name(name: &str) -> Option<[u8; 16]> {
     let native = PROCESSORS.iter().find(|processor| processor.arch == std::env::consts::ARCH);
@@ -138,14 +139,14 @@ pub fn by_name(name: &str) -> Option<[u8; 16]> {
     native.chain(all()).find(|(known, _)| known == name).map(|(_, guid)| guid)
 }
 
-/// The name of a type. `None` for a type without a name.
+/// Returns the name of a type, or `None` for a type without a name.
 #[must_use]
 pub fn name_of(guid: &[u8; 16]) -> Option<String> {
     all().find(|(_, known)| known == guid).map(|(name, _)| name)
 }
 
-/// If partitions of the type `guid` contain hash trees, returns the type of the partitions that these hash trees protect. If not, returns
-/// `None`.
+/// If partitions of the type `guid` contain hash trees, returns the type of the partitions that these hash trees protect. Otherwise,
+/// returns `None`.
 #[must_use]
 pub fn verified_by(guid: &[u8; 16]) -> Option<[u8; 16]> {
     by_name(name_of(guid)?.strip_suffix(VERITY)?)
@@ -155,8 +156,8 @@ pub fn verified_by(guid: &[u8; 16]) -> Option<[u8; 16]> {
 mod tests {
     use super::*;
 
-    /// For each type, a search for its name finds this type. Each type of partitions with hash trees has a type of partitions that the hash
-    /// trees protect.
+    /// A search for the name of each type finds this type. Each type of partitions with hash trees has a corresponding type of partitions
+    /// that the hash trees protect.
     #[test]
     fn names_and_types_are_unique() {
         for (name, guid) in all() {

@@ -15,10 +15,10 @@ use crate::units::DevOffset;
 pub const ALIGNMENT: u64 = 1 << 20;
 /// The number of entries in the array. The specification requires at least 16 KiB for the array.
 const ENTRIES: usize = 128;
-/// The maximum length of a name, in units of UTF-16.
+/// The maximum length of a name in UTF-16 code units.
 const MAX_NAME: usize = 36;
 
-/// A GPT that will be written. The bytes of each GUID are in the order in which the GUID is written as text.
+/// A GPT to be written. The bytes of each GUID are in the order of its text form.
 #[derive(Clone, Debug)]
 pub struct NewTable {
     /// The GUID of the disk.
@@ -42,11 +42,11 @@ pub struct NewPartition {
     pub len: u64,
     /// The attributes: bits 0 to 2 are common to all types, and bits 48 to 63 depend on the type.
     pub attributes: u64,
-    /// The name, at most 36 units of UTF-16.
+    /// The name: at most 36 UTF-16 code units.
     pub name: String,
 }
 
-/// The bytes that the partitions of a disk of `size` bytes can use. `None` if the disk is too small for a GPT.
+/// Returns the byte range that the partitions of a disk of `size` bytes can use, or `None` if the disk is too small for a GPT.
 #[must_use]
 pub fn usable(size: u64, sector: u64) -> Option<Range<u64>> {
     let array = array_sectors(sector);
@@ -63,7 +63,7 @@ impl NewTable {
     /// Writes the table. The backup is durable before the first copy is written. The content of the partitions stays unchanged.
     ///
     /// # Errors
-    /// `InvalidInput` for a partition outside of the usable bytes or across another partition, for too many partitions, and for a name that
+    /// `InvalidInput` for a partition outside of the usable bytes, for overlapping partitions, for too many partitions, and for a name that
     /// is too long; the errors of the device.
     pub fn write(&self, device: &dyn Device) -> Result<()> {
         let (sector, size) = (self.sector, device.size());
@@ -110,7 +110,7 @@ impl NewTable {
             let aligned = start % self.sector == 0 && len % self.sector == 0;
             let Some(end) = end.filter(|_| aligned) else {
                 return Err(Error::invalid(format!(
-                    "partition {number} has {len} bytes from byte {start} on, but partitions can use only whole sectors from byte {} to {}",
+                    "partition {number} has {len} bytes starting at byte {start}, but partitions can use only whole sectors from byte {} to {}",
                     usable.start, usable.end
                 )));
             };
@@ -126,7 +126,7 @@ impl NewTable {
         }
     }
 
-    /// The array of entries, which is equal in both copies of the table.
+    /// Returns the array of entries, which is the same in both copies of the table.
     fn array(&self) -> Result<Vec<u8>> {
         let mut array = vec![0; ENTRIES * ENTRY_SIZE];
         for (entry, partition) in array.chunks_exact_mut(ENTRY_SIZE).zip(&self.partitions) {
@@ -150,7 +150,7 @@ impl NewTable {
         Ok(array)
     }
 
-    /// A header that will be written to sector `own`. The array of entries that belongs to this header begins in sector `first`.
+    /// Returns a header to be written to sector `own`. The array of entries that belongs to this header begins in sector `first`.
     fn header(
         &self,
         own: u64,
@@ -179,13 +179,13 @@ impl NewTable {
     }
 }
 
-/// The protective MBR of a disk with a GPT. `last` is the last sector of the disk. The only entry covers the disk, so programs that do not
-/// know GPT see no free space.
+/// Returns the protective MBR of a disk with a GPT. `last` is the last sector of the disk. The only entry covers the disk, so programs that
+/// do not support GPT see no free space.
 fn protective_mbr(last: u64) -> [u8; 512] {
     let mut mbr = [0; 512];
     let entry = &mut mbr[mbr::TABLE..mbr::TABLE + 16];
-    // The status, the first sector as cylinder, head and sector, the type of the entry, and the last sector. The last sector is the
-    // maximum, because the actual value exceeds the limit of cylinder, head and sector.
+    // The fields are the status, the first sector as cylinder, head and sector, the type of the entry, and the last sector. The last sector
+    // is the maximum, because the actual value exceeds the limit of cylinder, head and sector.
     entry[..8].copy_from_slice(&[0, 0, 2, 0, mbr::PROTECTIVE, 0xFF, 0xFF, 0xFF]);
     entry[8..12].copy_from_slice(&1_u32.to_le_bytes());
     entry[12..].copy_from_slice(&u32::try_from(last).unwrap_or(u32::MAX).to_le_bytes());
@@ -193,7 +193,7 @@ fn protective_mbr(last: u64) -> [u8; 512] {
     mbr
 }
 
-/// The bytes of a GUID in the stored order: the first three numbers are little-endian.
+/// Returns the bytes of a GUID in the stored order: the first three numbers are little-endian.
 fn stored(mut guid: [u8; 16]) -> [u8; 16] {
     guid[..4].reverse();
     guid[4..6].reverse();

@@ -10,7 +10,7 @@ pub(super) const TABLE: usize = 446;
 const ENTRY_SIZE: usize = 16;
 /// The maximum number of logical partitions.
 const MAX_LOGICAL: u32 = 256;
-/// The type of the entry that states that the disk has a GPT.
+/// The type of the entry that declares that the disk has a GPT.
 pub(super) const PROTECTIVE: u8 = 0xEE;
 const PLACE: Place = Place::new("MBR");
 
@@ -27,8 +27,8 @@ impl Entry {
         self.kind != 0 && self.sectors != 0
     }
 
-    /// Whether the entry only states that the disk has a GPT. Such an entry is not a partition. On a hybrid disk, the MBR also has entries
-    /// for partitions.
+    /// Whether the entry only declares that the disk has a GPT. Such an entry is not a partition. On a hybrid disk, the MBR also has
+    /// entries for partitions.
     fn is_protective(self) -> bool {
         self.kind == PROTECTIVE
     }
@@ -38,14 +38,14 @@ impl Entry {
     }
 }
 
-/// Whether the table in sector 0 states that the disk has a GPT. `None` if there is no table.
+/// Whether the table in sector 0 declares that the disk has a GPT. Returns `None` if there is no table.
 pub(super) fn is_protective(device: &dyn Device) -> Result<Option<bool>> {
     let entries = read_table(device, 0)?.filter(is_plausible);
     Ok(entries.map(|entries| entries.iter().any(|entry| entry.is_protective())))
 }
 
-/// Whether the four entries can be a partition table. A check of the signature is not enough, because boot sectors of file systems end with
-/// the same two bytes.
+/// Whether the four entries can be a partition table. A check of the signature is not sufficient, because boot sectors of file systems end
+/// with the same two bytes.
 fn is_plausible(entries: &[Entry; 4]) -> bool {
     entries.iter().all(|entry| matches!(entry.status, 0 | 0x80))
         && entries.iter().any(|entry| entry.is_used())
@@ -86,7 +86,7 @@ fn logical(device: &dyn Device, sector: u64, extended: Entry, found: &mut Found)
             break;
         }
         if at * sector + 512 > device.size() {
-            // The device was truncated before the position of this table. So this table and all later tables of the chain are lost.
+            // The device was truncated before the position of this table, so this table and all later tables of the chain are lost.
             return Ok(());
         }
         found.tables.push(at * sector..(at + 1) * sector);
@@ -125,8 +125,8 @@ fn read_table(device: &dyn Device, at: u64) -> Result<Option<[Entry; 4]>> {
     })))
 }
 
-/// No product overflows: sector numbers and lengths have at most 33 bits, and the sector size has 16 bits. A partition may end past the end
-/// of a truncated device.
+/// No product overflows, because sector numbers and lengths have at most 33 bits, and the sector size has 16 bits. A partition may end past
+/// the end of a truncated device.
 fn partition(sector: u64, number: u32, base: u64, entry: Entry) -> Partition {
     let (start, len) = ((base + entry.first) * sector, entry.sectors * sector);
     Partition { number, start, len, name: String::new() }

@@ -31,7 +31,8 @@ pub struct PartitionTable {
     pub partitions: Vec<Partition>,
     /// A text for the user about an ignored fault, for example the loss of the first copy of a GPT.
     pub fault: Option<String>,
-    /// The bytes of the table itself: both copies of a GPT, or all tables of an MBR with logical partitions. No partition can use them.
+    /// The byte ranges of the table itself: both copies of a GPT, or all tables of an MBR with logical partitions. No partition can use
+    /// them.
     pub tables: Vec<Range<u64>>,
 }
 
@@ -49,11 +50,11 @@ pub struct Partition {
 }
 
 impl Partition {
-    /// The first byte of the partition, and its length on a device of `size` bytes. If `truncated` is set and the partition ends past the
-    /// device, the length is the length of the part on the device.
+    /// Returns the first byte of the partition, and its length on a device of `size` bytes. If `truncated` is set and the partition ends
+    /// past the end of the device, this is the length of the part that is on the device.
     ///
     /// # Errors
-    /// `Corrupt` if the partition ends past the device, and `truncated` is not set or no byte is on the device.
+    /// `Corrupt` if the partition ends past the end of the device, unless `truncated` is set and at least one byte is on the device.
     pub fn within(&self, size: u64, truncated: bool) -> Result<(u64, u64)> {
         let Self { number, start, len, .. } = *self;
         let rest = size.saturating_sub(start);
@@ -78,11 +79,13 @@ impl PartitionTable {
     /// `Corrupt` for a GPT if both copies are damaged or lost, if the copies disagree, or if only the backup remains; `Corrupt` for a table
     /// that contains contradictions; `Io`.
     pub fn read(device: &dyn Device) -> Result<Option<Self>> {
-        // A block device reports its sector size. An image usually has sectors of 512 bytes, and rarely sectors of 4096 bytes. For an NBD
-        // server, the block size says nothing about the sector size. So several sizes are tried, until the signature of a GPT is found.
+        // A block device reports its sector size. An image usually has sectors of 512 bytes, and rarely sectors of 4096 bytes. The block
+        // size of an NBD server says nothing about the sector size. Therefore, this code tries several sizes until it finds the signature
+        // of a GPT.
         let sector = u64::from(device.limits().logical_block).max(512);
         let sectors = [sector, 512, 4096];
-        // If there is an MBR that does not mention a GPT, a GPT on the disk is older than the MBR. Such a GPT is ignored, as by Linux.
+        // If there is an MBR that does not declare a GPT, any GPT on the disk is older than the MBR. Like Linux, this code ignores such a
+        // GPT.
         let protective = mbr::is_protective(device)?;
         if protective != Some(false)
             && let Some(found) = gpt::read(device, sectors, protective.is_some())?
@@ -95,8 +98,8 @@ impl PartitionTable {
             Err(error) if sector > 512 && error.kind() == ErrorKind::Corrupt => {
                 mbr::read(device, 512).map_err(|_| error)?
             }
-            // If partitions end past the device, the table may count in units of 512 bytes. So the function reads the table again with this
-            // unit.
+            // If partitions end past the end of the device, the table may count in units of 512 bytes, so this code reads the table again
+            // with this unit.
             Ok(Some(found)) if sector > 512 && !fit(&found.partitions, device) => {
                 mbr::read(device, 512)?.or(Some(found))
             }
@@ -109,8 +112,8 @@ impl PartitionTable {
         Ok(Some(Self { kind: TableKind::Mbr, partitions, fault: None, tables }))
     }
 
-    /// If a partition contains `offset`, returns the end of this partition. If not, returns the start of the next partition, or the start
-    /// of the table's next bytes if they come before it.
+    /// If a partition contains `offset`, returns the end of this partition. Otherwise, returns the start of the next partition, or the
+    /// start of the table's next bytes if they come first.
     #[must_use]
     pub fn end_from(&self, offset: u64) -> u64 {
         let ends = self.partitions.iter().filter_map(|partition| {
@@ -118,13 +121,13 @@ impl PartitionTable {
             [partition.start, end].into_iter().find(|end| *end > offset)
         });
         let tables = self.tables.iter().map(|table| table.start).filter(|start| *start > offset);
-        // A damaged table may contain a partition that overlaps the bytes of the table itself. Therefore the start of a table counts as an
+        // A damaged table may contain a partition that overlaps the bytes of the table itself. Therefore, the start of a table counts as an
         // end only if the offset is not in a partition.
         let tables = tables.filter(|_| !self.is_in_partition(offset));
         ends.chain(tables).min().unwrap_or(u64::MAX)
     }
 
-    /// Whether a byte of the device belongs to the partition table and to no partition.
+    /// Whether a byte of the device belongs to the partition table and not to a partition.
     #[must_use]
     pub fn has_byte(&self, at: u64) -> bool {
         self.tables.iter().any(|table| table.contains(&at)) && !self.is_in_partition(at)
@@ -172,7 +175,7 @@ impl fmt::Display for PartitionTable {
     }
 }
 
-/// Reads sectors. Returns `None` if the sectors are not all within the device.
+/// Reads sectors. Returns `None` unless all of the sectors are within the device.
 fn read_at(device: &dyn Device, at: u64, len: usize) -> Result<Option<Vec<u8>>> {
     if at.checked_add(len as u64).is_none_or(|end| end > device.size()) {
         return Ok(None);
@@ -182,12 +185,12 @@ fn read_at(device: &dyn Device, at: u64, len: usize) -> Result<Option<Vec<u8>>> 
     Ok(Some(bytes))
 }
 
-/// The little-endian 32-bit number at byte `at`.
+/// Returns the little-endian 32-bit number at byte `at`.
 pub(crate) fn u32_at(bytes: &[u8], at: usize) -> u32 {
     u32::from_le_bytes(bytes[at..at + 4].try_into().unwrap_or_default())
 }
 
-/// The little-endian 64-bit number at byte `at`.
+/// Returns the little-endian 64-bit number at byte `at`.
 pub(crate) fn u64_at(bytes: &[u8], at: usize) -> u64 {
     u64::from_le_bytes(bytes[at..at + 8].try_into().unwrap_or_default())
 }
@@ -342,7 +345,7 @@ mod tests {
         image.as_file().write_all_at(&copy, 64 * MIB - 33 * 512).unwrap();
         let error = table(image.path()).unwrap_err().to_string();
         assert!(error.contains("its backup in sector 131071 disagree"), "{error}");
-        // The disk is copied to a larger disk. At the end of the larger disk is the backup of an older table.
+        // The disk is copied to a larger disk. The end of the larger disk contains the backup of an older table.
         let Some(image) = gpt_disk() else { return };
         image.as_file().set_len(128 * MIB).unwrap();
         let Some(larger) = disk("sh", &["-c", "truncate -s 128M $0; sgdisk -n 1 $0"], "") else {
@@ -378,8 +381,8 @@ mod tests {
         image.as_file().set_len(4 * MIB).unwrap();
         entry(&image, 0, 0, 0x83, 2048, 2048);
         entry(&image, 0, 1, 5, 4096, 32768);
-        // The first logical partition ends past the device. The table of the second logical partition is past the end of the device, so the
-        // second partition is lost.
+        // The first logical partition ends past the end of the device. The table of the second logical partition is past the end of the
+        // device, so the second partition is lost.
         entry(&image, 4096, 0, 0x83, 2048, 8192);
         entry(&image, 4096, 1, 5, 16384, 8192);
         let expected = [part(1, MIB, MIB, ""), part(5, 3 * MIB, 4 * MIB, "")];
@@ -400,8 +403,8 @@ mod tests {
             part(6, 10 * MIB, 4 * MIB, ""),
         ];
         assert_eq!(table.partitions, expected);
-        // A part of the disk that begins before a table of the chain of logical partitions ends where this table begins. The bytes of a
-        // table are not part of any partition.
+        // A part of the disk that begins before a table in the chain of logical partitions ends where this table begins. The bytes of a
+        // table do not belong to any partition.
         let [_, chain @ ..] = &table.tables[..] else { panic!("{:?}", table.tables) };
         assert_eq!(chain.len(), 2);
         for at in chain {

@@ -28,10 +28,10 @@ use crate::open_file::{CommitTimer, ContentLock, FileIndexes, Owner};
 use crate::probe::{SMALLEST, occupant, unknown_format};
 use crate::queue::Queue;
 
-/// An unmounted file system that is opened exclusively. A clone costs little. Threads can share a volume.
+/// An unmounted file system that is opened exclusively. A clone is cheap. Threads can share a volume.
 #[derive(Clone)]
 pub struct Volume {
-    /// This field must be declared before `fs`, so that it is dropped first. Otherwise the timer's thread could drop the last reference to
+    /// This field must be declared before `fs`, so that it is dropped first. Otherwise, the timer's thread could drop the last reference to
     /// the file system. Open files share the timer.
     timer: Option<CommitTimer>,
     fs: Arc<dyn FileSystem>,
@@ -184,10 +184,10 @@ impl Volume {
     }
 
     /// Commits all changes, writes them to their final blocks (a checkpoint), and makes the volume read-only. If there are no changes, the
-    /// call does nothing. A drop of the volume also writes all changes, but does not report errors.
+    /// call does nothing. Dropping the volume also writes all changes, but does not report errors.
     ///
     /// # Errors
-    /// `Io`. After an error, the volume is in the state of a volume after a crash, and the next open recovers it.
+    /// `Io`. After an error, the volume is in the same state as after a crash, and the next open recovers it.
     pub fn close(&self) -> Result<()> {
         self.fs.close()?;
         match &self.integrity {
@@ -275,7 +275,7 @@ impl Volume {
                 "the content is encrypted, and the key is not available",
             ));
         }
-        // The file is truncated even if the size that was read here is 0, because this size may be too small if the inode is open
+        // The file is truncated even if the size that was read here is 0, because this size may be too small if the inode is also open
         // elsewhere.
         let inode = if options.truncate {
             self.fs.writable()?.truncate(inode.number(), 0)?;
@@ -308,8 +308,8 @@ fn check_options(options: &FileOptions) -> Result<()> {
     Ok(())
 }
 
-/// Returns a fault if the device is a member of an MD array. If the superblock of a member is at the member's end, the member can begin
-/// like a volume. But only the array has all bytes of the volume.
+/// Returns a fault if the device is a member of an MD array. A member whose superblock is at its end can begin like a volume, but only the
+/// array contains all bytes of the volume.
 ///
 /// # Errors
 /// `Unsupported` if the volume is opened for writing, because a write to one member would make the members of the array differ.
@@ -318,8 +318,8 @@ fn member(device: &dyn Device, how: How) -> Result<Option<String>> {
     let is_write = matches!(how, How::Write(_));
     let member = match crate::md::look(device) {
         Ok(Some(member)) => member,
-        // If the volume is opened only for reading, an unreadable sector in the search for MD superblocks is ignored, because files can
-        // still be read.
+        // If the volume is opened only for reading, this code ignores an unreadable sector in the search for MD superblocks, because files
+        // can still be read.
         Err(error) if is_write && matches!(error.kind(), ErrorKind::Io(_)) => return Err(error),
         Ok(None) | Err(_) => return Ok(None),
     };
@@ -333,8 +333,8 @@ fn member(_: &dyn Device, _: How) -> Result<Option<String>> {
 }
 
 /// Detects the format of a device. If the superblock is lost, a backup of the superblock determines the format. If the options name a
-/// backup, this backup is used. If the volume is opened only for reading, a backup without an option is used too, if other structures of
-/// the file system confirm it. If the only backup is not confirmed, the error names its position.
+/// backup, that backup is used. If the volume is opened only for reading, a backup is also used without an option, provided that other
+/// structures of the file system confirm it. If the only backup is not confirmed, the error names its position.
 fn format_for(device: &dyn Device, how: How) -> Result<&'static Format> {
     let found = if device.size() < SMALLEST { None } else { find_format(device)? };
     if let Some(format) = found {
@@ -362,8 +362,8 @@ fn format_for(device: &dyn Device, how: How) -> Result<&'static Format> {
     })
 }
 
-/// Returns the backup with this number, or the first backup, and its format. If several formats have a backup, the function prefers a
-/// backup that other structures of the file system confirm: mkfs with a new format leaves the backups of an older format on the device.
+/// Returns the backup with this number, or the first backup, and its format. If several formats have a backup, prefers one that other
+/// structures of the file system confirm, because mkfs with a new format leaves the backups of an older format on the device.
 fn find_backup(device: &dyn Device, number: Option<u64>) -> Option<(&'static Format, Backup)> {
     let of = |format: &'static Format| {
         let backup = (format.find_backup)(device, number).ok().flatten()?;
@@ -372,12 +372,12 @@ fn find_backup(device: &dyn Device, number: Option<u64>) -> Option<(&'static For
     FORMATS.iter().filter_map(of).min_by_key(|(_, backup)| !backup.is_proven)
 }
 
-/// The block size in the superblock that is used to open the volume. If the options name a backup of the superblock, this backup is used.
-/// If not, the primary superblock is used. If the primary superblock is damaged, a search finds a backup.
+/// Returns the block size in the superblock that is used to open the volume: the backup that the options name, or else the primary
+/// superblock, or else, if the primary superblock is damaged, a backup that a search finds.
 ///
 /// # Errors
-/// If the volume is opened for writing: the errors of the device. If it is opened only for reading, there are no errors: after an error of
-/// the primary superblock, a backup may still be readable.
+/// If the volume is opened for writing: the errors of the device. If it is opened only for reading, there are no errors, because a backup
+/// may still be readable after an error of the primary superblock.
 fn block_size_for(device: &dyn Device, how: How) -> Result<Option<usize>> {
     if let How::Write(_) = how {
         return crate::tools::block_size(device);

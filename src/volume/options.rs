@@ -11,7 +11,7 @@ use crate::fs::{Clock, DeviceRange, FORMATS, Format, How, Rescue, uuid_text};
 use crate::location::{Location, LocationOptions, Site, refuse_to_write};
 use crate::setters::options;
 
-/// Options for opening a volume. By default a volume is opened only for reading. [`Volume::open`] uses the defaults.
+/// Options for opening a volume. By default, a volume is opened only for reading. [`Volume::open`] uses the defaults.
 #[derive(Clone, Debug)]
 pub struct VolumeOptions {
     pub(super) engine: Engine,
@@ -56,7 +56,7 @@ impl VolumeOptions {
 
     /// For volumes that are opened only for reading: selects a backup of the superblock. On ext4, `block` is the block of the file system
     /// that contains the backup, as in `e2fsck -b`. On XFS, it is the number of an allocation group. If the superblock is present but
-    /// damaged, a backup is also found without this option.
+    /// damaged, a backup is found without this option too.
     #[must_use]
     pub fn superblock(mut self, block: impl Into<Option<u64>>) -> Self {
         self.superblock = block.into();
@@ -64,7 +64,7 @@ impl VolumeOptions {
     }
 
     /// For volumes that are opened only for reading: the separate device of the journal, for a recovery of the journal in memory. Without
-    /// this option, the device is found by its UUID, in `/dev/disk/by-uuid`.
+    /// this option, the device is found by its UUID in `/dev/disk/by-uuid`.
     #[must_use]
     pub fn journal(mut self, device: impl Into<Option<Location>>) -> Self {
         self.journal = device.into();
@@ -83,7 +83,7 @@ impl VolumeOptions {
     ///
     /// # Errors
     /// `Busy` if another program uses the volume; `UnknownFormat`; `Unsupported` with the name of the feature; `Corrupt` with the block and
-    /// the field; `InvalidInput` for an impossible location, and if the volume is opened for writing without its journal.
+    /// the field; `InvalidInput` for an impossible location, or if the volume is opened for writing without its journal.
     pub fn open<L>(&self, location: L) -> Result<Volume>
     where
         L: TryInto<Location>,
@@ -92,8 +92,8 @@ impl VolumeOptions {
         Volume::open_at(&location.try_into()?, self)
     }
 
-    /// Opens the volume on a device that the caller has created, for example a device that injects faults. The engine of this device is
-    /// used.
+    /// Opens the volume on a device that the caller has created, for example a device that injects faults. The volume uses the engine of
+    /// this device.
     ///
     /// # Errors
     /// The errors of [`open`](Self::open).
@@ -102,16 +102,17 @@ impl VolumeOptions {
             refuse_to_write(self.write)?;
         }
         if self.write && (self.superblock.is_some() || self.truncated) {
-            let what = "with --superblock or --truncated a volume can only be read";
+            let what = "with --superblock or --truncated, a volume can be read but not written";
             return Err(Error::invalid(what));
         }
         if self.journal.is_some() && (self.write || self.no_load) {
-            let what =
-                "with a journal device a volume can only be read, and --noload cannot be given";
+            let what = "with a journal device, a volume can be read but not written, and --noload cannot be given";
             return Err(Error::invalid(what));
         }
         if self.realtime.is_some() && self.write {
-            return Err(Error::invalid("with a realtime device a volume can only be read"));
+            return Err(Error::invalid(
+                "with a realtime device, a volume can be read but not written",
+            ));
         }
         let mut others: Vec<(u64, Arc<dyn Device>)> = Vec::new();
         let mut faults = Vec::new();
@@ -145,8 +146,8 @@ impl VolumeOptions {
         Ok(volume)
     }
 
-    /// The device of the volume's journal. If the options name a device, this device is returned. If not, and the volume is opened only for
-    /// reading, the device is found by its UUID. `None` if no separate device is needed or found.
+    /// Returns the device of the volume's journal. If the options name a device, returns this device. Otherwise, if the volume is opened
+    /// only for reading, finds the device by its UUID. Returns `None` if no separate device is needed or found.
     fn journal_of(&self, volume: &dyn Device) -> Option<Location> {
         match &self.journal {
             Some(named) => Some(named.clone()),
@@ -183,9 +184,9 @@ options!(VolumeOptions {
     commit: Duration,
 });
 
-/// The device of the journal that the volume needs for its recovery. `None` if udev has not created a link to this device.
+/// Returns the device of the journal that the volume needs for its recovery, or `None` if udev has not created a link to this device.
 fn wanted_journal(volume: &dyn Device) -> Option<Location> {
-    // An error of reading the journal's UUID is ignored here, because the open of the volume gets and reports the same error.
+    // The code ignores an error of reading the journal's UUID, because the open of the volume gets and reports the same error.
     let wanted = |format: &Format| format.wanted_journal?(volume).ok().flatten();
     let uuid = FORMATS.iter().find_map(wanted)?;
     let path = Path::new("/dev/disk/by-uuid").join(uuid_text(&uuid));

@@ -1,4 +1,5 @@
-//! Operations on the files of a volume by path, similar to `std::fs`. Each path begins at the root of the volume, with or without a slash.
+//! Operations on the files of a volume by path, similar to `std::fs`. Each path begins at the root of the volume, with or without a leading
+//! slash.
 
 use std::ffi::OsString;
 use std::os::unix::ffi::{OsStrExt, OsStringExt};
@@ -20,15 +21,15 @@ use crate::units::InodeNo;
 /// The maximum depth of a tree that can be removed. A deeper tree is an error, because most likely a directory contains itself.
 const MAX_DEPTH: usize = 4096;
 
-/// The maximum number of consecutive listings of directories from which no name was removed. A listed name can be missing because another
+/// The maximum number of consecutive directory listings from which no name could be removed. A listed name can be missing because another
 /// thread has removed it.
 const MAX_FRUITLESS: u32 = 64;
 
 /// The entries of a directory.
 pub type DirEntries = Box<dyn Iterator<Item = Result<DirEntry>> + Send>;
 
-/// A name and its directory. The name need not exist. The directory is kept open, so that its inode number is not used again if another
-/// thread removes the directory.
+/// A name and its directory. The name need not exist. The directory is kept open, so that its inode number is not reused if another thread
+/// removes the directory.
 struct Name<'a> {
     dir: Held,
     name: &'a [u8],
@@ -41,7 +42,7 @@ impl<'a> Name<'a> {
     }
 }
 
-/// Whether the path ends with a slash. Such a path can only be the path of a directory.
+/// Whether the path ends with a slash. Such a path can only name a directory.
 fn asks_for_directory(path: &Path) -> bool {
     path.as_os_str().as_bytes().ends_with(b"/")
 }
@@ -71,7 +72,7 @@ impl Files for Volume {
 }
 
 impl Volume {
-    /// The attributes of a file, as `stat` returns them. If the path is a symbolic link, the link is followed.
+    /// Returns the attributes of a file, as `stat` does. Follows a symbolic link at the end of the path.
     ///
     /// # Errors
     /// `NotFound`, `NotADirectory`, `Loop`, `Corrupt`.
@@ -79,7 +80,7 @@ impl Volume {
         Ok(self.resolve(path.as_ref(), Follow::All)?.stat().clone())
     }
 
-    /// The attributes of a file, as `lstat` returns them. If the path is a symbolic link, the link is not followed.
+    /// Returns the attributes of a file, as `lstat` does. Does not follow a symbolic link at the end of the path.
     ///
     /// # Errors
     /// The errors of [`metadata`](Self::metadata).
@@ -99,7 +100,7 @@ impl Volume {
         }
     }
 
-    /// The entries of a directory except `.` and `..`, in the order of the directory.
+    /// Returns the entries of a directory except `.` and `..`, in the order of the directory.
     ///
     /// # Errors
     /// The errors of [`metadata`](Self::metadata); `Encrypted`. Each entry can be an error. If a block of the directory is damaged, the iterator
@@ -123,7 +124,7 @@ impl Volume {
         Ok(Box::new(list.filter(is_named).chain(lost.flatten())))
     }
 
-    /// The target of a symbolic link.
+    /// Returns the target of a symbolic link.
     ///
     /// # Errors
     /// The errors of [`metadata`](Self::metadata); `WrongFileType` if the file is not a symbolic link.
@@ -134,7 +135,7 @@ impl Volume {
         target.map(|target| OsString::from_vec(target).into()).at(|| path.display())
     }
 
-    /// The content of a file.
+    /// Returns the content of a file.
     ///
     /// # Errors
     /// The errors of [`open`](Files::open) and [`File::read_at`]; `LimitExceeded` if there is not enough memory.
@@ -227,7 +228,7 @@ impl Volume {
         moved.context(|| format!("{} to {}", from.display(), to.display()))
     }
 
-    /// Removes a name of a file that is not a directory. If this was the last name, the file itself is removed when no handle has it open.
+    /// Removes a name of a file that is not a directory. If it was the last name, the file itself is removed once no handle has it open.
     ///
     /// # Errors
     /// `NotFound`, `IsADirectory`, `NotPermitted`, `ReadOnly`.
@@ -250,7 +251,7 @@ impl Volume {
         self.writable(path)?.rmdir(dir.number(), name).at(|| path.display())
     }
 
-    /// Removes a directory with all of its contents, or a symbolic link. Symbolic links in the directory are removed and not followed. Each
+    /// Removes a directory with all of its contents, or a symbolic link. Symbolic links in the directory are removed but not followed. Each
     /// name is removed in a separate transaction, so some names may remain after a crash.
     ///
     /// # Errors
@@ -265,7 +266,7 @@ impl Volume {
         self.remove_tree(dir, name).at(|| path.display())
     }
 
-    /// Makes durable all changes whose calls have returned (`syncfs`).
+    /// Makes all changes durable whose calls have returned (`syncfs`).
     ///
     /// # Errors
     /// `Io`; `ReadOnly` after an earlier error, in which case changes may be lost.
@@ -329,8 +330,8 @@ impl Volume {
         Ok(name)
     }
 
-    /// Refuses a path that ends with a slash for a call that may create a regular file. The path is refused even if the file exists, as in
-    /// the kernel.
+    /// Refuses a path that ends with a slash for a call that may create a regular file. Like the kernel, refuses the path even if the file
+    /// exists.
     fn require_file_name(&self, path: &Path) -> Result<()> {
         if !asks_for_directory(path) {
             return Ok(());
@@ -370,8 +371,8 @@ impl Volume {
             .at(|| path.display())
     }
 
-    /// Creates a file and opens it. Even if another thread renames the new file or replaces it at the same time, the call opens the file
-    /// that it has created.
+    /// Creates a file and opens it. The call opens the file that it has created, even if another thread renames or replaces the new file at
+    /// the same time.
     fn create_new(&self, path: &Path, options: FileOptions) -> Result<File> {
         check_writes(&options).at(|| path.display())?;
         self.require_file_name(path)?;
@@ -421,7 +422,7 @@ impl Volume {
         Err(path::too_many_links().at(path.display()))
     }
 
-    /// Removes a directory and its contents. The path to the current directory is kept in a vector, because recursion in a deep tree could
+    /// Removes a directory and its contents. A vector contains the path to the current directory, because recursion in a deep tree could
     /// overflow the thread's stack. Other threads may remove, replace or add names at the same time.
     fn remove_tree(&self, dir: Held, name: &[u8]) -> Result<()> {
         let writer = self.fs.writable()?;
@@ -430,7 +431,7 @@ impl Volume {
         while let Some((parent, name)) = way.last().cloned() {
             match writer.rmdir(parent.number(), &name) {
                 Err(error) if error.kind() == ErrorKind::NotEmpty => {}
-                // Another thread has replaced the directory by a file of another type. The next listing of the parent contains this file.
+                // Another thread has replaced the directory with a file of another type. The next listing of the parent contains this file.
                 Err(error) if error.kind() == ErrorKind::NotADirectory && way.len() > 1 => {
                     way.pop();
                     continue;
@@ -452,7 +453,7 @@ impl Volume {
             match emptied {
                 Ok((Emptied::Below(name), dir)) => way.push((dir, name)),
                 Ok((Emptied::Names, _)) => fruitless = 0,
-                // In a damaged directory, a listing may contain names that a lookup does not find. The limit prevents an endless loop over
+                // In a damaged directory, a listing may contain names that a look-up does not find. The limit prevents an endless loop over
                 // such names.
                 Ok((Emptied::Nothing(why), _)) if fruitless == MAX_FRUITLESS => return Err(why),
                 Err(error) if !is_missing(&error) || fruitless == MAX_FRUITLESS => {
@@ -499,9 +500,9 @@ impl Volume {
 enum Emptied {
     /// At least one name was removed.
     Names,
-    /// No name was removed, for example because a listed name was not found. The error states why no name was removed.
+    /// No name was removed, for example because a listed name was not found. The error states the reason.
     Nothing(Error),
-    /// The next entry is this subdirectory. All entries that were listed before it were removed.
+    /// The next entry is this subdirectory. All entries that were listed before it have been removed.
     Below(Vec<u8>),
 }
 

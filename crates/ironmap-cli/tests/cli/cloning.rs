@@ -208,7 +208,7 @@ fn targets_that_would_lose_something_are_refused() {
     refused(&["source.img", "-"], 2, "write ./-");
     refused(&["source.img@p7", "new.img"], 3, "partition");
     assert!(!bench.path("new.img").exists(), "a target of no copy was left");
-    refused(&["-F", "source.img", "noload:image"], 3, "only be read");
+    refused(&["-F", "source.img", "noload:image"], 3, "but not written");
     // A clone would extend the target file `tagged`. ironmap finds tags only at the end of a file. After the clone, the tags would be in
     // the middle.
     fs::File::create(bench.path("tagged")).unwrap().set_len(8 << 20).unwrap();

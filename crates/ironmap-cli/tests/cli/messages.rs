@@ -69,7 +69,7 @@ const WRONG_LINES: [(&str, i32, &str); 26] = [
         2,
         "--journal: ironmap integrity does not have this option",
     ),
-    ("touch --truncated image:/new", 3, "only be read"),
+    ("touch --truncated image:/new", 3, "but not written"),
     ("cp image:/a", 2, ": write ironmap cp <VOLUME:/PATH|PATH>... <DEST>; see ironmap cp --help"),
     ("mkdir", 2, "missing <VOLUME:/PATH>...: write ironmap mkdir"),
     ("dump image", 2, "a command is missing: one of inode, block, group"),

@@ -84,8 +84,8 @@ fn a_damaged_superblock_is_passed_over_only_for_reading() {
     for (args, code, what) in [
         (&["touch", "image:/new"][..], 4, "s_checksum"),
         (&["tune", "-L", "x", "image"], 4, "s_checksum"),
-        (&["touch", "--superblock", "8193", "image:/new"], 3, "only be read"),
-        (&["touch", "--truncated", "image:/new"], 3, "only be read"),
+        (&["touch", "--superblock", "8193", "image:/new"], 3, "but not written"),
+        (&["touch", "--truncated", "image:/new"], 3, "but not written"),
         (&["ls", "--superblock", "77", "image:/"], 3, "block 77 contains no superblock"),
         (&["check", "image"], 4, "e2fsck"),
     ] {
@@ -149,13 +149,13 @@ fn a_journal_on_another_device_is_named_or_found() {
         (
             &["touch", "--journal", &log, &target],
             3,
-            "with a journal device a volume can only be read",
+            "with a journal device, a volume can be read but not written",
         ),
         (&["tune", "-L", "x", "--journal", &log, &volume], 2, "cannot be changed"),
         (
             &["cat", "--noload", "--journal", &log, &target],
             3,
-            "with a journal device a volume can only be read",
+            "with a journal device, a volume can be read but not written",
         ),
     ] {
         let output = bench.run(args);
