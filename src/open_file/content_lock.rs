@@ -1,13 +1,13 @@
 //! The lock of a file's content. Direct I/O acquires a shared lock. An operation locks a range exclusively if it moves blocks, or if it
-//! reads a part of a block and writes it again.
+//! reads a part of a block and writes it back.
 //!
-//! A request has the lock from its submission to its completion. A guard on the stack cannot represent the lock, because another call may
-//! process the completion. Each queue has its own [`Lane`], which counts the queue's requests that have locked the content. Therefore two
-//! queues that read or overwrite one file do not write to a common cache line. An exclusive lock costs more: its thread closes the lanes
-//! and waits until they are empty. While a thread has or wants an exclusive range, other requests lock ranges instead of using lanes.
+//! A request holds the lock from its submission to its completion. A guard on the stack cannot represent the lock, because another call may
+//! process the completion. Each queue has its own [`Lane`], which counts the queue's requests that have locked the content, so two queues
+//! that read or overwrite one file do not write to a common cache line. An exclusive lock costs more: its thread closes the lanes and waits
+//! until they are empty. While a thread has or wants an exclusive range, other requests lock ranges instead of using lanes.
 //!
-//! A thread acquires the content lock before the lock of the inode. It never waits for the content lock while it has another lock. A thread
-//! must not wait while it has requests in flight on the file, because no other thread can process their completions.
+//! A thread acquires the content lock before the lock of the inode. It never waits for the content lock while it holds another lock. A
+//! thread must not wait while it has requests in flight on the file, because no other thread can process their completions.
 
 use std::ops::Range;
 use std::sync::Arc;
@@ -22,8 +22,8 @@ use crate::sync::atomic::{
 use crate::sync::{Condvar, Mutex};
 use crate::sys::barrier;
 
-/// A counter of one queue's requests that have locked a file's content with a shared lock. Each queue counts in a lane of its own, so
-/// queues do not write to a common cache line.
+/// A counter of one queue's requests that hold a shared lock on a file's content. Each queue has its own lane, so queues do not write to a
+/// common cache line.
 #[derive(Debug, Default)]
 #[repr(align(128))]
 pub(crate) struct Lane {
@@ -40,7 +40,7 @@ impl Lane {
         if first {
             self.written.store(true, Relaxed);
             // The fence orders this store before the check for a pending time stamp. Another thread that takes a pending time stamp reads
-            // this flag after that. At least one of the two threads sees the change of the other thread.
+            // this flag afterwards. At least one of the two threads sees the change of the other.
             fence(SeqCst);
         }
         first
@@ -58,8 +58,8 @@ impl Lane {
 /// The lock of a file's content.
 #[derive(Debug, Default)]
 pub(crate) struct ContentLock {
-    /// The number of threads that have or want an exclusive lock on a range. If it is not 0, requests cannot lock the content through the
-    /// counters of their queues (lanes), and must lock ranges.
+    /// The number of threads that have or want an exclusive lock on a range. If it is not 0, requests must lock ranges, and cannot lock the
+    /// content through the counters of their queues (lanes).
     wanted: AtomicU32,
     within: Mutex<Within>,
     changed: Condvar,
@@ -72,7 +72,7 @@ struct Within {
     /// the flag.
     written: bool,
     /// The claims (requests for a lock on a range), in the order in which they were made. A claim waits for all earlier claims of
-    /// overlapping ranges if one of the two claims is exclusive.
+    /// overlapping ranges if one of the two is exclusive.
     claims: Vec<Claim>,
     last: u64,
     /// Whether the kernel stopped serving a queue that had requests in flight to this file. These requests never end.
@@ -86,8 +86,8 @@ struct Claim {
     exclusive: bool,
 }
 
-/// The claim of a range: a request for a lock on it. Either the range is locked, or the claim waits until conflicting claims and requests
-/// have ended.
+/// The claim of a range: a request for a lock on it. Either the range is locked, or the claim is waiting until conflicting claims and
+/// requests have ended.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[must_use = "the range stays claimed until the ticket is returned"]
 pub(crate) struct Ticket {
@@ -95,7 +95,7 @@ pub(crate) struct Ticket {
     exclusive: bool,
 }
 
-/// A guard of an exclusive lock on a range of a file. When it is dropped, the range is unlocked.
+/// A guard of an exclusive lock on a range of a file. Dropping the guard unlocks the range.
 #[derive(Debug)]
 pub struct Alone {
     inode: Arc<OpenInode>,
@@ -107,7 +107,7 @@ pub struct Alone {
 
 impl ContentLock {
     /// Registers the process with the kernel (`membarrier`) for the barrier of the lanes. In a process with several threads, the
-    /// registration takes at least 10 ms. Therefore the process is registered when a volume is opened, before the first request.
+    /// registration takes at least 10 ms. Therefore, the process is registered when a volume is opened, before the first request.
     pub(crate) fn prepare() {
         barrier::promise();
     }
@@ -139,9 +139,8 @@ impl ContentLock {
     /// exclusive lock on a range. The caller must then lock a range of the content with a claim.
     #[inline(always)]
     pub(crate) fn enter(&self, lane: &Lane) -> bool {
-        // Two threads may run at the same time. A thread that wants an exclusive range increments `wanted`, and after that checks the
-        // lanes. This function increments the count of the lane, and after that checks `wanted`. At least one of the two threads sees the
-        // change of the other thread.
+        // Two threads may run at the same time. A thread that wants an exclusive range increments `wanted` and then checks the lanes. This
+        // function increments the count of the lane and then checks `wanted`. At least one of the two threads sees the change of the other.
         lane.count(1);
         if !self.is_wanted() {
             return true;
@@ -188,7 +187,7 @@ impl ContentLock {
         Ticket { number: ticket, exclusive }
     }
 
-    /// Whether this request for a lock (claim) is granted, so that the range is locked.
+    /// Whether this claim (request for a lock) is granted, so that the range is locked.
     pub(crate) fn has(&self, ticket: &Ticket) -> bool {
         self.within.lock().grants(ticket)
     }
@@ -201,7 +200,7 @@ impl ContentLock {
     pub(crate) fn wait(&self, ticket: &Ticket) -> Result<()> {
         let mut within = self.within.lock();
         while !within.grants(ticket) {
-            // A claim of a shared lock needs no error: it waits only for claims of exclusive locks, which always end.
+            // A claim of a shared lock needs no error, because it waits only for claims of exclusive locks, which always end.
             if within.lost && ticket.exclusive {
                 return Err(lost());
             }
@@ -217,7 +216,7 @@ impl ContentLock {
         self.changed.notify_all();
     }
 
-    /// Withdraws a claim of a range. If the range is locked, unlocks the range.
+    /// Withdraws a claim of a range. If the range is locked, unlocks it.
     pub(crate) fn give_back(&self, ticket: Ticket) {
         let mut within = self.within.lock();
         within.claims.retain(|claim| claim.ticket != ticket.number);
@@ -257,15 +256,15 @@ impl Alone {
         Ok(alone)
     }
 
-    /// Locks a range exclusively if it is free. If it is not free, returns `None`.
+    /// Locks a range exclusively if it is free. Returns `None` if it is not free.
     pub(crate) fn at_once(inode: &Arc<OpenInode>, range: Range<u64>) -> Option<Self> {
         let alone = Self::ask(inode, range);
         let had = alone.ticket.as_ref().is_some_and(|ticket| inode.content.has(ticket));
         had.then_some(alone)
     }
 
-    /// Requests an exclusive lock on a range (a claim). After this call, the caller must [wait](ContentLock::wait) for the claim, or check
-    /// that the claim is granted.
+    /// Makes a claim for an exclusive lock on a range. The caller must then [wait](ContentLock::wait) for the claim, or check that it is
+    /// granted.
     fn ask(inode: &Arc<OpenInode>, range: Range<u64>) -> Self {
         let ticket = Some(inode.content.ask(range.clone(), true));
         Self { inode: Arc::clone(inode), range, ticket, waited: false }

@@ -1,13 +1,12 @@
-//! The guard of a lock on a file's content. A request is first tried on the short code path of simple requests. If it cannot use this path,
-//! it holds the guard until it is submitted.
+//! The guard of a lock on a file's content. A request first tries the short code path for simple requests. If it cannot use this path, it
+//! holds the guard until it is submitted.
 
 use std::rc::Rc;
 
 use super::{Hold, QueueFile};
 
-/// A guard of a lock on a file's content. The lock is an increment of the queue's counter (lane), or a range lock. When the guard is
-/// dropped, the lock is released. A request can [take over](super::QueueFiles::begin) the lock; the lock is then released at the completion
-/// of the request.
+/// A guard of a lock on a file's content. The lock is an increment of the queue's counter (lane), or a range lock. Dropping the guard
+/// releases the lock. A request can [take over](super::QueueFiles::begin) the lock; the completion of the request then releases it.
 #[must_use = "a drop of the guard releases the content"]
 pub(crate) struct Entered {
     file: Rc<QueueFile>,

@@ -16,7 +16,7 @@ pub(crate) struct FileHandle {
     pub(crate) id: u64,
     index: FileIndex,
     pub(crate) number: InodeNo,
-    /// Keeps the commit timer running, even after the volume itself is dropped. This field must be dropped before `file`, so that the
+    /// Keeps the commit timer running even after the volume itself is dropped. This field must be dropped before `file`, so that the
     /// timer's thread cannot drop the last reference to the file system.
     _timer: Option<CommitTimer>,
     pub(crate) file: Arc<dyn WriteFile>,
@@ -60,7 +60,7 @@ struct Indexes {
     free: Vec<u32>,
 }
 
-/// The index of an open file. When this value is dropped, the index becomes free.
+/// The index of an open file. Dropping this value frees the index.
 struct FileIndex {
     indexes: Arc<FileIndexes>,
     number: u32,
@@ -83,8 +83,8 @@ impl Drop for FileIndex {
     }
 }
 
-/// Keeps a timer running. Each time that the timer runs, it commits the changes of a file system. The timer must not own a strong reference
-/// to the file system.
+/// Keeps a timer running. Each time the timer fires, it commits the changes of a file system. The timer must not own a strong reference to
+/// the file system.
 #[derive(Clone)]
 pub struct CommitTimer(
     #[expect(dead_code, reason = "the value is stored so that its drop stops the timer")]
@@ -92,7 +92,7 @@ pub struct CommitTimer(
 );
 
 impl CommitTimer {
-    /// Wraps `timer`. When the last clone is dropped, `timer` is dropped, which stops the timer.
+    /// Wraps `timer`. Dropping the last clone drops `timer`, which stops it.
     #[must_use]
     pub fn new(timer: impl Send + Sync + 'static) -> Self {
         Self(Arc::new(timer))

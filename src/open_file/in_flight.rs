@@ -1,4 +1,4 @@
-//! Counts the requests in flight of each thread. Only the thread of a queue can process the queue's completions. Therefore a thread with
+//! Counts the requests in flight of each thread. Only the thread of a queue can process the queue's completions. Therefore, a thread with
 //! requests in flight must not wait for the content of a file: its own requests could have locked the content, and the wait would never
 //! end.
 
@@ -8,8 +8,8 @@ use std::sync::{Arc, Weak};
 
 use crate::error::{Error, ErrorKind, Result};
 
-/// The number of files to which a queue has requests in flight. The thread that created the queue counts its requests. The number is
-/// atomic, because another thread may drop the value, and the drop changes the number too.
+/// The number of files to which a queue has requests in flight, counted for the thread that created the queue. The number is atomic,
+/// because another thread may drop the value, and the drop changes the number too.
 #[derive(Debug)]
 pub(crate) struct InFlight(Arc<AtomicU32>);
 
@@ -20,8 +20,8 @@ crate::sync::thread_local! {
 impl Default for InFlight {
     fn default() -> Self {
         let count = Arc::default();
-        // If a queue is created in a destructor at the end of a thread, the list may no longer exist. In that case, the requests of the
-        // queue are not counted.
+        // If a queue is created in a destructor at the end of a thread, the list may no longer exist. The requests of this queue are then
+        // not counted.
         let _ = QUEUES.try_with(|queues| {
             let mut queues = queues.borrow_mut();
             queues.retain(|queue| queue.strong_count() > 0);

@@ -1,5 +1,5 @@
-//! The state of an open inode that the file system and the direct-I/O core share: the content lock, and the writes that are not in the
-//! metadata yet. In Linux, file systems and `fs/iomap` share `struct inode` for this purpose.
+//! The state of an open inode that the file system and the direct-I/O core share: the content lock, and the writes that are not yet in the
+//! metadata. In Linux, file systems and `fs/iomap` share `struct inode` for this purpose.
 
 mod content_lock;
 mod entered;
@@ -34,15 +34,15 @@ pub(crate) use view::{Inside, View, Views};
 /// An inode that is open or in use.
 #[derive(Debug, Default)]
 pub struct OpenInode {
-    /// The number of changes of the inode's metadata.
+    /// The number of changes to the inode's metadata.
     changes: AtomicU64,
     pub(crate) content: ContentLock,
     pub(crate) pending: Pending,
 }
 
 impl OpenInode {
-    /// The change counter of the inode. A thread that reads metadata under the inode's lock can use a copy of them until the counter
-    /// changes.
+    /// Returns the change counter of the inode. A thread that reads metadata under the inode's lock can use a copy of them until the
+    /// counter changes.
     #[inline(always)]
     pub fn changes(&self) -> u64 {
         self.changes.load(Ordering::Acquire)
@@ -63,8 +63,8 @@ impl OpenInode {
         Alone::wait(self, range)
     }
 
-    /// The writes that are not in the metadata yet. A write is listed until [`converted`](Self::converted) records that the metadata
-    /// include it.
+    /// Returns the writes that are not yet in the metadata. A write is listed until [`converted`](Self::converted) records that the
+    /// metadata include it.
     pub fn unconverted(&self) -> Unconverted {
         self.pending.unconverted()
     }
@@ -75,8 +75,8 @@ impl OpenInode {
         self.pending.converted(what, || self.changed());
     }
 
-    /// Records that a write with this completion work has failed or was cancelled. The next conversion tells the file system. Returns whether
-    /// blocks may have been allocated for the write, so that the file should be converted soon.
+    /// Records that a write with this completion work has failed or was cancelled. The next conversion reports this to the file system.
+    /// Returns whether blocks may have been allocated for the write, so that the file should be converted soon.
     #[cold]
     pub(crate) fn cancelled(&self, pos: FilePos, len: usize, left: CompletionWork) -> bool {
         let allocates = left.intersects(CompletionWork::OF_RANGE);
@@ -86,8 +86,8 @@ impl OpenInode {
         allocates
     }
 
-    /// Records a completed write: the parts for which the metadata need work, and the new end of the file if the write has extended it. Returns
-    /// whether so many parts are recorded that they must be converted.
+    /// Records a completed write: the parts for which the metadata must be updated, and the new end of the file if the write has extended
+    /// it. Returns whether so many parts are recorded that they must be converted.
     #[inline]
     pub(crate) fn wrote(&self, parts: &[Written], end: Option<u64>) -> bool {
         // The parts are recorded before the size, so that a reader that sees the new size also sees the parts.

@@ -1,7 +1,7 @@
-//! Completed writes that are not in a file's metadata yet: the new size, and the parts of unwritten extents that contain data.
+//! Completed writes that are not yet in a file's metadata: the new size, and the parts of unwritten extents that contain data.
 //!
-//! A separate transaction for each write to an unwritten extent would be expensive. Therefore only the range of the write is recorded here.
-//! Readers check the recorded ranges before they treat an unwritten extent as zeros. One transaction later converts many ranges. This
+//! A separate transaction for each write to an unwritten extent would be expensive, so this module records only the range of the write.
+//! Readers check the recorded ranges before they treat an unwritten extent as zeros. Later, one transaction converts many ranges. This
 //! conversion runs when the file is synced or closed, after some seconds, or when there are too many ranges. If a crash prevents the
 //! conversion, the extent reads as zeros. This is permitted, because the data were not synced.
 
@@ -13,15 +13,15 @@ use crate::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use crate::sync::{Mutex, MutexGuard};
 use crate::units::FilePos;
 
-/// If more written ranges than this number are recorded, they must be converted from unwritten to written extents.
+/// The number of recorded written ranges above which they must be converted from unwritten to written extents.
 const MANY: usize = 1024;
-/// The largest number of ranges of failed writes that are recorded. If more writes fail, the last range grows.
+/// The largest number of recorded ranges of failed writes. If more writes fail, the last range grows.
 const MOST_CANCELLED: usize = 16;
 
-/// The writes that are not in the metadata yet.
+/// The writes that are not yet in the metadata.
 #[derive(Debug, Default)]
 pub(crate) struct Pending {
-    /// The size of the file in bytes, if it is larger than the size in the metadata. Otherwise 0.
+    /// The size of the file in bytes if it is larger than the size in the metadata, otherwise 0.
     size: AtomicU64,
     /// Whether any written range of an unwritten extent is recorded.
     ranges: AtomicBool,
@@ -34,8 +34,8 @@ pub(crate) struct Pending {
 
 #[derive(Debug, Default)]
 struct Within {
-    /// The recorded parts of writes, by their positions. No two parts overlap. Two parts that touch each other have another kind of work, or
-    /// are in different places of the device.
+    /// The recorded parts of writes, by their positions. No two parts overlap. Adjacent parts have different kinds of work, or are not
+    /// adjacent on the device.
     written: BTreeMap<u64, Written>,
     /// The ranges of writes that have failed or were cancelled.
     cancelled: Vec<Range<u64>>,
@@ -50,21 +50,22 @@ struct Within {
 /// The writes that the next conversion of unwritten extents adds to the metadata.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Unconverted {
-    /// The parts of completed writes, in order. A part with [`CompletionWork::CONVERT`] is in an unwritten extent, whose other bytes read as
-    /// zeros. A part with [`CompletionWork::REMAP`] is in new blocks, which enter the map in the place of shared blocks.
+    /// The parts of completed writes, in order. A part with [`CompletionWork::CONVERT`] is in an unwritten extent, whose other bytes read
+    /// as zeros. A part with [`CompletionWork::REMAP`] is in new blocks, which replace shared blocks in the map.
     ///
     /// [`CompletionWork::CONVERT`]: crate::iomap::CompletionWork::CONVERT
     /// [`CompletionWork::REMAP`]: crate::iomap::CompletionWork::REMAP
     pub written: Vec<Written>,
-    /// The ranges of writes that have failed, or were cancelled before their transfer, in bytes. The file system may have allocated blocks for
-    /// these writes. It can free blocks that contain no part of `written`, while it has locked the range [alone](super::OpenInode::alone).
+    /// The ranges of writes that have failed, or were cancelled before their transfer, in bytes. The file system may have allocated blocks
+    /// for these writes. It can free blocks that contain no part of `written`, while it has locked the range
+    /// [exclusively](super::OpenInode::alone).
     pub cancelled: Vec<Range<u64>>,
-    /// The size of the file in bytes, if it is larger than the size in the metadata. Otherwise 0.
+    /// The size of the file in bytes if it is larger than the size in the metadata, otherwise 0.
     pub size: u64,
 }
 
 impl Pending {
-    /// The size of the file in bytes, if it is larger than the size in the metadata. Otherwise 0.
+    /// Returns the size of the file in bytes if it is larger than the size in the metadata, otherwise 0.
     #[inline(always)]
     pub(crate) fn size(&self) -> u64 {
         self.size.load(Ordering::Acquire)
@@ -106,17 +107,17 @@ impl Pending {
         self.size.fetch_max(size, Ordering::AcqRel);
     }
 
-    /// Locks the order of appends. An append has this lock while it may still [give back](Self::give_back) or [shorten](Self::shorten) its
-    /// reserved range. Without the lock, another append could reserve the next range before the first range is given back or shortened. A
-    /// gap of zeros would then remain in the file.
+    /// Locks the order of appends. An append holds this lock while it may still [give back](Self::give_back) or [shorten](Self::shorten)
+    /// its reserved range. Without the lock, another append could reserve the next range before the first range is given back or shortened,
+    /// and a gap of zeros would remain in the file.
     pub(crate) fn order(&self) -> MutexGuard<'_, ()> {
         self.order.lock()
     }
 
     /// Reserves `len` bytes for an append, and returns their position. The position is after the end of the file, and after all writes in
     /// flight that extend the file. `size` is the size in the metadata. The range stays reserved until the append
-    /// [ends](Self::place_ended). If `is_old` returns true, the metadata have changed and `size` may be out of date, so the result is
-    /// `None`.
+    /// [ends](Self::place_ended). Returns `None` if `is_old` returns true, because the metadata have then changed and `size` may be out of
+    /// date.
     pub(crate) fn append(&self, size: u64, len: u64, is_old: impl FnOnce() -> bool) -> Option<u64> {
         let mut within = self.within.lock();
         if is_old() {
@@ -154,8 +155,8 @@ impl Pending {
     }
 
     /// Cuts the mapping of an unwritten extent around `pos`. If a recorded write contains `pos`, returns the written part as a mapped
-    /// range. If not, returns the part without data. If `is_old` returns true, a conversion of extents may have made the mapping out of
-    /// date, and the result is `None`.
+    /// range. Otherwise, returns the part without data. Returns `None` if `is_old` returns true, because a conversion of extents may then
+    /// have made the mapping out of date.
     pub(crate) fn refine(
         &self,
         iomap: Iomap,
@@ -167,7 +168,7 @@ impl Pending {
             return None;
         }
         let before = within.written.range(..=pos.0).next_back().map(|(_, part)| part);
-        // Data in another place than the mapping are not in the file's map yet.
+        // Data at a place other than the one in the mapping are not yet in the file's map.
         if let Some(part) = before.filter(|part| part.end() > pos && part.is_within(&iomap)) {
             let data = iomap.cut(part.pos, part.end());
             return Some(Iomap { kind: IomapType::Mapped, ..data });
@@ -178,8 +179,8 @@ impl Pending {
         Some(iomap.cut(from, FilePos(to)))
     }
 
-    /// The writes that the next conversion must add to the metadata. Each write stays recorded until [`converted`](Self::converted) is
-    /// called, after the conversion of its range.
+    /// Returns the writes that the next conversion must add to the metadata. Each write stays recorded until [`converted`](Self::converted)
+    /// is called, after the conversion of its range.
     pub(crate) fn unconverted(&self) -> Unconverted {
         let within = self.within.lock();
         let written = within.written.values().copied().collect();
@@ -193,7 +194,7 @@ impl Pending {
         what.written.iter().for_each(|part| within.remove(part));
         within.cancelled.retain(|range| !what.cancelled.contains(range));
         self.cancels.store(!within.cancelled.is_empty(), Ordering::Release);
-        // The counter is incremented before the flag is cleared. So a thread that sees the cleared flag also sees the new counter.
+        // The counter is incremented before the flag is cleared, so that a thread that sees the cleared flag also sees the new counter.
         changed();
         self.ranges.store(!within.written.is_empty(), Ordering::Release);
         // If another write has extended the file since the conversion began, this compare-and-exchange fails, and the larger size stays
@@ -220,7 +221,7 @@ impl Within {
     }
 
     fn insert(&mut self, mut part: Written) {
-        // The usual case: the new part begins within a recorded part of the same kind, or at its end, and no other part follows.
+        // In the usual case, the new part begins within a recorded part of the same kind or at its end, and no other part follows.
         if let Some((_, last)) = self.written.range_mut(..=part.end().0).next_back()
             && last.pos <= part.pos
             && part.pos <= last.end()
@@ -254,13 +255,13 @@ impl Within {
         }
     }
 
-    /// The recorded parts that overlap a range.
+    /// Returns the recorded parts that overlap a range.
     fn overlap(&self, range: &Range<u64>) -> Vec<Written> {
         let before = self.written.range(..range.end).rev().map(|(_, part)| *part);
         before.take_while(|part| part.end().0 > range.start).collect()
     }
 
-    /// Removes a part from the recorded parts. If a later write has put data of the range to another place, these data stay recorded.
+    /// Removes a part from the recorded parts. If a later write has put data of the range in another place, these data stay recorded.
     fn remove(&mut self, part: &Written) {
         for found in self.overlap(&part.range()) {
             if found.continues(part) {
@@ -286,15 +287,15 @@ mod tests {
         flags: IomapFlags::empty(),
     };
 
-    /// A part of a write to the extent itself, or to new blocks elsewhere.
+    /// Returns a part of a write to the extent itself, or to new blocks elsewhere.
     fn part(range: &Range<u64>, work: CompletionWork) -> Written {
         let base = if work == CompletionWork::CONVERT { EXTENT.addr.0 } else { 7 << 30 };
         let (pos, len) = (FilePos(range.start), (range.end - range.start) as usize);
         Written::at(pos, len, DevOffset(base + range.start), work).unwrap()
     }
 
-    /// After random changes, the recorded parts are equal to the parts of a model. The model stores for each byte the work of the last write.
-    /// A conversion removes only the parts of writes to the same place.
+    /// After random changes, the recorded parts are equal to the parts of a model, which stores for each byte the work of the last write. A
+    /// conversion removes only the parts of writes to the same place.
     #[test]
     fn parts_are_what_was_written_and_not_converted() {
         const LEN: u64 = 400;
@@ -363,7 +364,7 @@ mod tests {
         assert_eq!(pending.append(100, 10, || true), None);
     }
 
-    /// A position that was given back is used by the next append. No append gets a position that another write uses.
+    /// The next append uses a position that was given back. No append gets a position that another write uses.
     #[test]
     fn a_place_that_is_given_back_is_the_next_ones() {
         let pending = Pending::default();

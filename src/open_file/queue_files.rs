@@ -1,5 +1,5 @@
 //! Requests to files that can change. Each request holds a lock on its file's content from its submission to its completion. After the
-//! transfer of a write, this module also does the work that remains: it records the new size and the written range.
+//! transfer of a write, this module also records the new size and the written range.
 
 use std::cell::{Cell, RefCell};
 use std::rc::Rc;
@@ -15,8 +15,8 @@ use crate::units::{FilePos, InodeNo};
 pub(crate) struct QueueFiles {
     files: Vec<Option<Rc<QueueFile>>>,
     in_flight: InFlight,
-    /// Requests whose transfers are complete, but which complete only after their file was synced, or its written ranges were converted to
-    /// written extents.
+    /// Requests whose transfers are complete, but which complete only after their file is synced, or after its written ranges are converted
+    /// to written extents.
     unsynced: Vec<Unsynced>,
     /// Whether some requests in flight may complete only after a sync of their file, or after a conversion of its unwritten extents.
     expects: bool,
@@ -41,7 +41,7 @@ pub(crate) struct QueueFile {
     keep: RefCell<Option<Arc<FileHandle>>>,
 }
 
-/// A request whose transfer is complete, but which completes only after its file was synced, or after unwritten extents of the file were
+/// A request whose transfer is complete, but which completes only after its file is synced, or after unwritten extents of the file are
 /// converted.
 pub(crate) struct Unsynced {
     pub(crate) keep: Arc<FileHandle>,
@@ -56,8 +56,8 @@ pub(crate) struct Holding {
     pub(crate) hold: Hold,
 }
 
-/// The kind of lock that a request has on the content of its file: the request is counted in the lane (counter) of its queue, or has locked
-/// a range.
+/// The kind of lock that a request has on the content of its file: either the request is counted in the lane (counter) of its queue, or it
+/// has locked a range.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Hold {
     /// The request is counted in the lane (counter) of its queue.
@@ -76,7 +76,7 @@ pub(crate) struct Completing {
 }
 
 impl Holding {
-    /// Whether the bio of the request can describe the lock. If not, the lock is a range lock, which needs more data.
+    /// Whether the bio of the request can describe the lock. If it cannot, the lock is a range lock, which needs more data.
     #[inline(always)]
     pub(crate) fn is_light(&self) -> bool {
         self.hold == Hold::Lane
@@ -127,7 +127,7 @@ impl Drop for QueueFile {
 }
 
 impl QueueFiles {
-    /// Returns the queue's entry for the file of a handle. The entry is created when the queue first uses the handle.
+    /// Returns the queue's entry for the file of a handle. The queue creates the entry when it first uses the handle.
     pub(crate) fn learn(&mut self, handle: &FileHandle) -> Rc<QueueFile> {
         let index = handle.index() as usize;
         if self.files.len() <= index {
@@ -181,7 +181,7 @@ impl QueueFiles {
         Some(inode)
     }
 
-    /// Releases the content lock of a request that began on the short code path of simple requests but cannot continue there.
+    /// Releases the content lock of a request that began on the short code path for simple requests but cannot continue there.
     #[cold]
     pub(crate) fn turn_back(&self, file: &QueueFile) {
         self.leave_lane(file);
@@ -225,8 +225,8 @@ impl QueueFiles {
     /// that wait for these contents.
     #[cold]
     pub(crate) fn leak(&mut self) -> Vec<Arc<FileHandle>> {
-        // The queue is lost, so the completions of its requests can never be processed. Therefore its requests no longer count as requests
-        // in flight of this thread.
+        // The queue is lost, so the completions of its requests can never be processed. Therefore, its requests no longer count as this
+        // thread's requests in flight.
         self.in_flight = InFlight::default();
         let files = std::mem::take(&mut self.files).into_iter().flatten();
         let leak = |file: Rc<QueueFile>| {
@@ -237,7 +237,7 @@ impl QueueFiles {
         files.filter_map(leak).collect()
     }
 
-    /// The inode number of the file at this index (slot), for error events.
+    /// Returns the inode number of the file at this index (slot), for error events.
     pub(crate) fn number(&self, slot: u32) -> InodeNo {
         self.file(slot).map_or(InodeNo(0), |file| file.number)
     }
@@ -251,8 +251,8 @@ impl QueueFiles {
         }
     }
 
-    /// Ends a request whose transfer is complete. Returns its completion. Returns `None` if the request completes later, after its file was
-    /// synced or unwritten extents of the file were converted.
+    /// Ends a request whose transfer is complete. Returns its completion, or `None` if the request completes later, after its file is
+    /// synced or unwritten extents of the file are converted.
     pub(crate) fn end(
         &mut self,
         completing: Completing,
@@ -356,7 +356,7 @@ impl QueueFiles {
         self.expects
     }
 
-    /// The number of requests that wait until their file is synced, or until its unwritten extents are converted.
+    /// Returns the number of requests that wait until their file is synced, or until its unwritten extents are converted.
     pub(crate) fn unsynced(&self) -> usize {
         self.unsynced.len()
     }

@@ -1,5 +1,5 @@
-//! A queue's view of a file that can change. The view is a copy of the file's size and map. Lookups through the view also include writes
-//! that are not in the metadata yet.
+//! A queue's view of a file that can change. The view is a copy of the file's size and map. Look-ups through the view also include writes
+//! that are not yet in the metadata.
 
 use std::cell::{Cell, OnceCell};
 use std::ops::Deref;
@@ -13,9 +13,10 @@ use crate::iomap::{
 };
 use crate::units::FilePos;
 
-/// If a map is not in memory, each lookup reads one leaf of the extent tree. After this number of lookups, a small map is read as a whole.
+/// If a map is not in memory, each look-up reads one leaf of the extent tree. After this number of look-ups, a small map is read as a
+/// whole.
 const LOOKUPS: u32 = 16;
-/// The number of extents that can be read in the time of one lookup. It determines which maps count as small.
+/// The number of extents that can be read in the time of one look-up. It determines which maps count as small.
 const EXTENTS_A_LOOKUP: usize = 64;
 
 /// A value that the change counter of an inode never has.
@@ -31,25 +32,25 @@ pub(crate) struct View {
     pub(crate) queue_file: Rc<QueueFile>,
     /// The file. The reference is weak, because a queue may have views of closed files. The code that uses a view keeps the file open.
     file: Weak<dyn WriteFile>,
-    /// The inode's change counter at the time when the view was read.
+    /// The value of the inode's change counter when the view was read.
     changes: u64,
-    /// Equal to `changes` if an overwrite through the handle only transfers data, without a change of metadata or a sync. If not, this
-    /// field is [`NEVER`].
+    /// Equal to `changes` if an overwrite through the handle only transfers data, without a change of metadata or a sync; otherwise
+    /// [`NEVER`].
     plain_at: u64,
     /// The size and the map as the file system returned them.
     map: Box<dyn WriteMap>,
     size: u64,
     /// The map, if the whole map is in memory.
     resident: OnceCell<Arc<ExtentMap>>,
-    /// The number of lookups that have read a leaf of the extent tree. The next field, `extents`, is the number of extents at the last read
-    /// of the whole map.
+    /// The number of look-ups that have read a leaf of the extent tree. The next field, `extents`, is the number of extents at the last
+    /// read of the whole map.
     lookups: Cell<u32>,
     extents: Cell<usize>,
     /// Whether the size and the map are known to be durable.
     durable: Cell<bool>,
 }
 
-/// A guard. While it exists, a request has locked the content of a file, and is counted in the lane (counter) of its queue.
+/// A guard for a request that has locked the content of a file, and is counted in the lane (counter) of its queue.
 pub(crate) struct Inside<'a>(&'a QueueFile);
 
 impl Deref for Inside<'_> {
@@ -156,12 +157,12 @@ impl View {
         &self.queue_file.inode
     }
 
-    /// Whether all metadata that a read of the file needs are durable. If so, a durable overwrite needs no commit: it is enough that the
-    /// data reach the medium.
+    /// Whether all metadata that a read of the file needs are durable. If so, a durable overwrite needs no commit: it is sufficient that
+    /// the data reach the medium.
     pub(crate) fn is_durable(&self) -> bool {
-        // Once the file system has answered that the size and the map are durable, the answer is stored in the view. It stays true for this
-        // view: after a change of the map or the size, the view is out of date. Pending writes do not make the view out of date, so they
-        // are checked at each call.
+        // Once the file system has answered that the size and the map are durable, the view stores the answer. It stays true for this view,
+        // because a change of the map or the size makes the view out of date. Pending writes do not make the view out of date, so they are
+        // checked in each call.
         if !self.durable.get() {
             self.durable.set(self.file.upgrade().is_some_and(|file| file.is_durable()));
         }
@@ -172,7 +173,7 @@ impl View {
     /// range, because requests must then lock ranges.
     #[inline(always)]
     pub(crate) fn enter(&self) -> Option<Inside<'_>> {
-        // A drop of the guard releases the lock. So the guard is created only if the lock was acquired.
+        // Dropping the guard releases the lock, so the guard is created only if the lock was acquired.
         self.queue_file.enter().then(|| Inside(&self.queue_file))
     }
 
@@ -182,17 +183,18 @@ impl View {
         self.size
     }
 
-    /// The size, including writes that are not in the metadata yet.
+    /// Returns the size, including writes that are not yet in the metadata.
     pub(crate) fn size(&self) -> u64 {
         self.size_at_once().unwrap_or_else(|| self.size_anew())
     }
 
-    /// The size, including pending writes. `None` if it cannot be read without a lock, because the view is out of date.
+    /// Returns the size, including pending writes. Returns `None` if the size cannot be read without a lock, because the view is out of
+    /// date.
     pub(crate) fn size_at_once(&self) -> Option<u64> {
         self.current_size(self.open())
     }
 
-    /// The size, including pending writes. `None` if the view is out of date.
+    /// Returns the size, including pending writes, or `None` if the view is out of date.
     #[inline(always)]
     pub(crate) fn current_size(&self, inode: &OpenInode) -> Option<u64> {
         // The pending size must be read before the change counter. A conversion first increments the counter, and then removes the pending
@@ -233,7 +235,7 @@ impl View {
         self.is_current().then_some(iomap)
     }
 
-    /// Returns the mapping of a position in the present metadata, and the present change counter. If `again` is true, the map of this view
+    /// Returns the mapping of a position in the current metadata, and the current change counter. If `again` is true, the map of this view
     /// is out of date and is not used.
     fn look_up(&self, pos: FilePos, again: bool) -> Result<(Iomap, u64)> {
         if let Some(iomap) = self.map.map_resident(pos).filter(|_| !again) {
@@ -263,7 +265,7 @@ impl MapFile for View {
             if iomap.kind != IomapType::Unwritten {
                 return Ok(iomap);
             }
-            // A conversion of unwritten extents may remove the range from the pending writes at the same time. The conversion also changes
+            // At the same time, a conversion of unwritten extents may remove the range from the pending writes. The conversion also changes
             // the counter, so `is_old` detects it.
             let is_old = || self.open().changes() != changes;
             if let Some(refined) = self.open().pending.refine(iomap, pos, is_old) {

@@ -1,4 +1,4 @@
-//! Tests of the content lock. A model checker chooses the order in which the threads run.
+//! Tests of the content lock under a model checker, which chooses the order in which the threads run.
 
 use std::ops::Range;
 use std::sync::atomic::{AtomicBool, Ordering::SeqCst};
@@ -25,7 +25,7 @@ struct Model {
 struct Present {
     /// The ranges that threads have locked. The flag states whether the lock is exclusive.
     inside: Vec<(Range<u64>, bool)>,
-    /// The claims of ranges that have not ended. Each consists of the number that the content lock gave to the claim, the range, and
+    /// The claims of ranges that have not ended. Each entry contains the number that the content lock gave to the claim, the range, and
     /// whether the claim is exclusive.
     asked: Vec<(u64, Range<u64>, bool)>,
 }
@@ -78,7 +78,7 @@ impl Model {
         self.give_back(ticket);
     }
 
-    /// Submits and completes some requests through one queue.
+    /// Submits and completes several requests through one queue.
     fn requests(&self, range: Range<u64>) {
         let lane = self.lock.add_lane();
         for _ in 0..3 {
@@ -169,8 +169,8 @@ fn a_thread_that_does_not_wait_loses_no_wakeup() {
     });
 }
 
-/// A queue is lost, and its requests never end. A thread that wants an exclusive lock on the range of these requests gets an error, even if
-/// the thread began to wait before the queue was lost.
+/// When a queue is lost, its requests never end. A thread that wants an exclusive lock on the range of these requests gets an error, even
+/// if the thread began to wait before the queue was lost.
 #[test]
 fn a_thread_that_waits_for_a_lost_queue_gets_an_error() {
     explore(1, || {
