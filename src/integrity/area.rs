@@ -172,7 +172,7 @@ impl Superblock {
     pub(super) fn read(device: &dyn Device, tail: bool) -> Result<Self> {
         match Self::copies(device, tail)? {
             // The copies differ only in the identity of the data device. A crash may have interrupted a change of this identity, so that
-            // one copy contains the new identity and the other copy the old one.
+            // one copy contains the new identity and the other the old one.
             [Ok(one), Ok(two)]
                 if one.info == (Info { data_uuid: one.info.data_uuid, ..two.info }) =>
             {
@@ -185,7 +185,7 @@ impl Superblock {
                 .corrupt("the two copies of the superblock belong to different devices")),
             [Ok(one), Err(_)] => Ok(one),
             [Err(_), Ok(two)] => Ok(two),
-            // Neither copy can be used. The error of the copy that is read first is more useful.
+            // Neither copy can be used. The error of the copy that the code reads first is more useful.
             [Err(first), Err(last)] => Err(if tail { last } else { first }),
         }
     }
@@ -219,7 +219,7 @@ impl Superblock {
             Ok(found)
         };
         Ok(if tail {
-            // The last copy contains the position of the first copy. If the last copy is torn, the first copy must be searched for.
+            // The last copy contains the position of the first copy. If the last copy is torn, this code must search for the first copy.
             match read(last) {
                 Ok(found) => [read(found.info.area_start), Ok(found)],
                 Err(error) => [find_first(device, &error, read), Err(error)],
@@ -235,7 +235,7 @@ impl Superblock {
         })
     }
 
-    /// Writes the two copies one after the other. At least one copy is intact at every moment.
+    /// Writes the two copies one after another, so that at least one copy is intact at every moment.
     pub(super) fn write(&self, device: &dyn Device, durability: &Durability) -> Result<()> {
         let bytes = self.to_bytes()?;
         for at in [self.info.area_start, self.info.last_at(self.area_len)] {
@@ -253,7 +253,7 @@ const MOST_REFUSED: u32 = 64;
 /// Searches for the first copy of the superblock, from the end of the device to its start. The caller has found that the last copy cannot
 /// be used. If the last block is a torn or unreadable superblock, a first copy exists. The search then covers the whole device, because the
 /// journal may have any length. If the last block contains other data, there is most likely no tag area. The search then covers only the
-/// last 1/16 of the device and 1 GiB, which is enough for tags: they need at most 1/32 of the device.
+/// last 1/16 of the device plus 1 GiB, which is sufficient for tags: they need at most 1/32 of the device.
 fn find_first(
     device: &dyn Device,
     last: &Error,
@@ -271,7 +271,7 @@ fn find_first(
         let chunk = &mut chunk[..((until - from) * BLOCK_LEN) as usize];
         let whole = device.read_exact_at(chunk, DevOffset(from * BLOCK_LEN)).is_ok();
         for (block, content) in (from..until).rev().zip(chunk.chunks_exact_mut(BLOCK).rev()) {
-            // If the whole range cannot be read, the blocks are read one by one.
+            // If the whole range cannot be read, this code reads the blocks one by one.
             let at = block * BLOCK_LEN;
             if !whole && let Err(error) = device.read_exact_at(content, DevOffset(at)) {
                 refused += 1;

@@ -1,4 +1,4 @@
-//! Checks whether a tag area is consistent. Nothing is written, and no sector is verified.
+//! Checks whether a tag area is consistent. The check writes nothing, and verifies no sector.
 
 use std::fmt;
 use std::sync::Arc;
@@ -17,7 +17,7 @@ pub struct CheckedArea {
     pub info: Info,
     /// Whether the device was closed and needs no recovery.
     pub clean: bool,
-    /// The number of regions whose bits are set in the dirty map. 0 if the device was closed.
+    /// The number of regions whose bits are set in the dirty map, or 0 if the device was closed.
     pub dirty: u64,
     /// The number of journal records that the recovery would replay when the device is opened.
     pub records: u64,
@@ -92,7 +92,7 @@ pub fn check(data: &Arc<dyn Device>, tags: Option<&Arc<dyn Device>>) -> Result<C
         }
     }
     if data.size() < info.data_size {
-        // The check ends here. The superblock may contain a wrong size, and the length of the map is computed from this size.
+        // The check ends here, because the superblock may contain a wrong size, from which the length of the map is computed.
         problems.push(Problem::ShortData { size: data.size(), needed: info.data_size });
         return Ok(CheckedArea { info, clean, dirty: 0, records: 0, sectors: 0, problems });
     }

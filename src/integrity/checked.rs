@@ -43,8 +43,8 @@ pub(super) struct Checked {
     pub(super) report: Report,
     /// Whether the device can be written. False until the recovery is complete.
     pub(super) writable: bool,
-    /// Whether the device was opened read-only after a crash. In this case, the dirty regions were not recovered, and their sectors are
-    /// read without verification.
+    /// Whether the device was opened read-only after a crash. In this case, the dirty regions were not recovered, and reads of their
+    /// sectors are not verified.
     pub(super) unverified: bool,
     pub(super) laziness: Laziness,
     /// The time at which the map was last cleared. A thread holds the lock of this field while it clears the map.
@@ -66,14 +66,14 @@ impl Checked {
         at >> self.tagging.shift
     }
 
-    /// Computes the tuples of data that will be written.
+    /// Computes the tuples of data to be written.
     #[inline]
     pub(super) fn tuples(&self, at: DevOffset, bufs: &[IoSlice<'_>], out: &mut Tuples) {
         let (shift, size) = (self.tagging.shift, self.tagging.size());
         let len: usize = bufs.iter().map(|buf| buf.len()).sum();
         out.0.resize((len >> shift) * size, 0);
         if !bufs.iter().all(|buf| buf.len().is_multiple_of(self.tagging.interval())) {
-            // If a sector may be divided among several buffers, the buffers are first copied into one buffer.
+            // If a sector may be split across several buffers, this code first copies the buffers into one buffer.
             return self.encode(at, &flat(bufs), &mut out.0);
         }
         let (mut pos, mut rest) = (at, &mut out.0[..]);
@@ -102,9 +102,8 @@ impl Checked {
     /// Begins a write of whole sectors. When this function returns, the regions of the write are durably marked as dirty, and readers see
     /// the new tuples.
     ///
-    /// # Errors
-    /// The errors of the tag device. If `nowait` is set and the function would have to wait, the error is EAGAIN. After an error the write
-    /// has not begun.
+    /// The errors of the tag device. EAGAIN if `nowait` is set and the function would have to wait. After an error, the write has not
+    /// begun.
     #[inline]
     pub(super) fn begin(
         &self,
@@ -144,7 +143,7 @@ impl Checked {
         Ok(())
     }
 
-    /// Begins a write. First waits for all other writes to the same sectors.
+    /// Begins a write after all other writes to the same sectors have ended.
     pub(super) fn claim_exclusively(&self, at: DevOffset, len: u64, tuples: &Tuples) -> Result<()> {
         let size = self.tagging.size();
         let (first, count) = (self.sector(at.0), (len >> self.tagging.shift) as usize);
@@ -214,7 +213,7 @@ impl Checked {
         }
     }
 
-    /// Makes data and tags agree for some sectors of `piece`: `left` contains their indexes. If writes to these sectors overlapped, `mine`
+    /// Makes data and tags agree for the sectors of `piece` whose indexes are in `left`. If writes to these sectors overlapped, `mine`
     /// contains the data of the last writer.
     #[cold]
     fn resolve(
@@ -230,8 +229,8 @@ impl Checked {
             let sector = first + number as u64;
             loop {
                 let turns = self.tags.end(piece.block, |slot| slot.turns(*index)).unwrap_or(0);
-                // The data of the last writer are written again, while no other write to the sector is in flight. If this write fails, the
-                // tag is computed from the present content of the sector.
+                // The data of the last writer are written again while no other write to the sector is in flight. If this write fails, the
+                // tag is computed from the current content of the sector.
                 let written = mine.and_then(|bufs| {
                     add(&self.report.contested, 1);
                     let content = sector_of(bufs, number, self.tagging.interval());
@@ -287,7 +286,7 @@ impl Checked {
         }
         let late =
             dirty > self.laziness.most || self.cleaned.lock().elapsed() >= self.laziness.after;
-        // If the bits stay set, the tags need not be written: a recovery computes the tags of dirty regions again.
+        // If the bits stay set, the tags need not be written, because a recovery computes the tags of dirty regions again.
         if late { self.clean() } else { Ok(()) }
     }
 
@@ -309,9 +308,9 @@ impl Checked {
         Ok(())
     }
 
-    /// Ensures that one sector of a dirty region has a tag with the region's generation. The tag is missing if the write that made the
-    /// region dirty wrote nothing. Without the tag, a scrub would report this write as lost. A new tag is given only to a sector that
-    /// matches its old tag, because the new tag would hide a fault. If no sector matches its tag, the region stays dirty.
+    /// Ensures that at least one sector of a dirty region has a tag with the region's generation. Such a tag is missing if the write that
+    /// made the region dirty wrote nothing, and a scrub would then report this write as lost. Only a sector that matches its old tag gets a
+    /// new tag, because a new tag on any other sector would hide a fault. If no sector matches its tag, the region stays dirty.
     ///
     /// # Errors
     /// The errors of the tag device.
@@ -320,7 +319,7 @@ impl Checked {
         let end = (start + self.info.region).min(self.info.data_size);
         let generation = self.regions.generation(start);
         let size = self.tagging.size();
-        // Sectors whose tags cannot be read are skipped.
+        // The code skips sectors whose tags cannot be read.
         let tagged = |sector| self.tuple_of(sector).ok().map(|tuple| (sector, tuple));
         let sectors = || (self.sector(start)..self.sector(end)).filter_map(tagged);
         if sectors().any(|(_, tuple)| self.tagging.generation(&tuple) == generation) {
@@ -332,8 +331,8 @@ impl Checked {
             if !self.read_sector(sector).is_ok_and(fits) {
                 continue;
             }
-            // Simulates a write with the outcome `Unknown`. The end of such a write computes a new tag from the present content of the
-            // sector.
+            // This code simulates a write with the outcome `Unknown`. The end of such a write computes a new tag from the current content
+            // of the sector.
             let mut tuples = Tuples::default();
             tuples.0.extend_from_slice(&tuple[..size]);
             let at = DevOffset(sector << self.tagging.shift);
@@ -347,12 +346,12 @@ impl Checked {
         Ok(())
     }
 
-    /// The final positions (home) of the data and tags in the journal.
+    /// Returns the final positions (home) of the data and tags in the journal.
     pub(super) fn home(&self) -> Home<'_> {
         Home { data: &*self.data, tags: &self.tags, durability: &self.durability }
     }
 
-    /// Writes all data and tags to their final positions. If no region is dirty after that, marks the device as closed in the superblock.
+    /// Writes all data and tags to their final positions. If no region is dirty afterwards, marks the device as closed in the superblock.
     pub(super) fn close(&self) -> Result<()> {
         if !self.writable {
             return Ok(());
@@ -404,7 +403,7 @@ pub(super) fn flat(bufs: &[IoSlice<'_>]) -> Vec<u8> {
     flat
 }
 
-/// Copies one sector, which may be in several buffers.
+/// Copies one sector, which may be split across several buffers.
 fn sector_of(bufs: &[IoSlice<'_>], number: usize, interval: usize) -> Vec<u8> {
     let bytes = bufs.iter().flat_map(|buf| buf.iter().copied());
     bytes.skip(number * interval).take(interval).collect()

@@ -1,7 +1,7 @@
 //! The dirty map records the regions that are being written. After a crash, only the sectors of these regions are read and get new tags.
 //!
-//! The bit of a region is durably set before the first write to the region begins. The bit is cleared only if no write to the region is in
-//! flight, and the data and tags of all earlier writes are durable.
+//! The bit of a region is set durably before the first write to the region begins. The bit is cleared only if no write to the region is in
+//! flight and the data and tags of all earlier writes are durable.
 
 use std::collections::BTreeSet;
 use std::ops::RangeInclusive;
@@ -19,7 +19,7 @@ const DIRTY: u64 = 1 << 31;
 const TRACE: u64 = 1 << 30;
 /// A mask: the lower bits of a region's state contain the number of writes in flight.
 const FLYING: u64 = TRACE - 1;
-/// An increment: the upper bits of a region's state contain the number of writes that have begun. Each write adds this value to the state.
+/// An increment: the upper bits of a region's state count the writes that have begun. Each write adds this value to the state.
 const BEGUN: u64 = 1 << 32;
 
 #[derive(Debug)]
@@ -29,10 +29,11 @@ pub(super) struct Regions {
     generations_at: u64,
     shift: u32,
     states: Box<[AtomicU64]>,
-    /// The generation of each region. Empty if generations are not tracked. Only a thread that holds the lock of `map` writes generations.
+    /// The generation of each region. The list is empty if generations are not tracked. Only a thread that holds the lock of `map` writes
+    /// generations.
     generations: Box<[AtomicU32]>,
     dirty: AtomicU32,
-    /// The regions for which threads wait, because the bits of these regions are not set yet. One flush sets the bits of all these regions.
+    /// The regions that threads wait for, because the bits of these regions are not set yet. One flush sets the bits of all these regions.
     wanted: Mutex<Vec<u32>>,
     map: Mutex<Map>,
 }
@@ -42,17 +43,17 @@ pub(super) struct Regions {
 struct Map {
     blocks: Vec<[u8; SEALED]>,
     generations: Vec<[u8; SEALED]>,
-    /// Regions that are not dirty, but whose bits may be set on the device, because a write of the map failed.
+    /// Regions that are not dirty, but whose bits may be set on the device because a write of the map failed.
     doubtful: BTreeSet<u32>,
     /// Whether the device was closed. In a closed device, no bit can be set.
     closed: bool,
 }
 
-/// The content of the map at the open of the device.
+/// The content of the map when the device was opened.
 #[derive(Debug)]
 pub(super) struct Found {
     pub(super) regions: Regions,
-    /// The regions whose bits are set: they were being written at the time of a crash.
+    /// The regions whose bits are set: they were being written when a crash occurred.
     pub(super) dirty: Vec<u32>,
     /// The number of blocks of the map that did not match their checksums.
     pub(super) bad_blocks: u64,
@@ -92,8 +93,8 @@ fn generation_place(region: u32) -> (usize, usize) {
 
 impl Regions {
     /// Reads the map. If a block does not match its checksum, all regions of the block count as dirty. If the device refuses to read a
-    /// block, `refused` is called. If `refused` returns `Ok`, all regions of this block count as dirty too. If the device was `clean`, the
-    /// map is ignored, and no region is dirty.
+    /// block, calls `refused`. If `refused` returns `Ok`, all regions of this block count as dirty too. If the device was `clean`, the map
+    /// is ignored, and no region is dirty.
     pub(super) fn read(
         area: &Area,
         info: &Info,
@@ -167,7 +168,7 @@ impl Regions {
     /// [`end`](Self::end). If `nowait` is set and a region is not dirty, the function fails with EAGAIN.
     ///
     /// # Errors
-    /// The errors of the tag device. After an error the write has not begun.
+    /// The errors of the tag device. After an error, the write has not begun.
     #[inline]
     pub(super) fn begin(&self, at: u64, len: u64, nowait: bool) -> Result<()> {
         let mut dirty = true;
@@ -212,7 +213,7 @@ impl Regions {
         self.generations.is_empty() || state & DIRTY == 0 || state & TRACE != 0
     }
 
-    /// The dirty regions that possibly contain no tag with the region's generation.
+    /// Returns the dirty regions that may contain no tag with the region's generation.
     pub(super) fn without_trace(&self) -> Vec<u32> {
         (0..self.states.len() as u32).filter(|region| !self.has_trace(*region)).collect()
     }
@@ -250,7 +251,7 @@ impl Regions {
     }
 
     /// Sets the bits of regions durably, and increases the regions' generations. The bits are written before the generations. In the
-    /// opposite order, a crash could leave a clean region whose new generation is in no tag.
+    /// reverse order, a crash could leave a clean region whose new generation is in no tag.
     fn write_dirty(&self, map: &mut Map, regions: &[u32]) -> Result<()> {
         let blocks = regions.iter().map(|region| map.set(*region, true)).collect();
         self.write_blocks(&map.blocks, self.map_at, blocks, true)?;
@@ -273,7 +274,7 @@ impl Regions {
         written
     }
 
-    /// Writes the blocks of the map, or of the generations, that have the given numbers. The numbers are in ascending order.
+    /// Writes those blocks of the map, or of the generations, that have the given numbers. The numbers are in ascending order.
     fn write_blocks(
         &self,
         blocks: &[[u8; SEALED]],
@@ -289,8 +290,8 @@ impl Regions {
         Ok(())
     }
 
-    /// The generation of the region that contains the byte at `at`. 0 if generations are not tracked. The generation does not change while
-    /// a write is in flight.
+    /// Returns the generation of the region that contains the byte at `at`, or 0 if generations are not tracked. The generation does not
+    /// change while a write is in flight.
     #[inline]
     pub(super) fn generation(&self, at: u64) -> u16 {
         let region = self.region_of(at) as usize;
@@ -312,11 +313,11 @@ impl Regions {
         self.dirty.load(Ordering::Relaxed)
     }
 
-    /// Closes the map, and writes it to the device. In a closed map, no region can become dirty. If a region is dirty, returns false and
+    /// Closes the map and writes it to the device. In a closed map, no region can become dirty. If a region is dirty, returns false and
     /// changes nothing.
     ///
     /// # Errors
-    /// The errors of the tag device. After an error the map is not closed.
+    /// The errors of the tag device. After an error, the map is not closed.
     pub(super) fn close(&self) -> Result<bool> {
         let mut map = self.map.lock();
         if self.dirty_count() == 0 {
@@ -341,8 +342,8 @@ impl Regions {
         Ok(())
     }
 
-    /// Returns the dirty regions that have no write in flight, and their states, for a call of [`clear`](Self::clear). A region is omitted
-    /// if it possibly contains no tag with its generation.
+    /// Returns the dirty regions that have no write in flight, and their states, for a call of [`clear`](Self::clear). Omits a region if it
+    /// may contain no tag with its generation.
     pub(super) fn idle(&self) -> Vec<(u32, u64)> {
         let needed = if self.generations.is_empty() { DIRTY } else { DIRTY | TRACE };
         let idle = |(region, state): (usize, &AtomicU64)| {
@@ -377,7 +378,7 @@ impl Regions {
     }
 }
 
-/// The error of a write after the device was closed.
+/// Returns the error for a write after the device was closed.
 #[cold]
 pub(super) fn closed() -> Error {
     Error::new(ErrorKind::ReadOnly, "the integrity device is closed")

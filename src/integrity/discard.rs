@@ -1,8 +1,8 @@
 //! Discards. The content of discarded sectors is undefined, and their tags record this.
 //!
-//! Two reads of a discarded sector may return different data. Its tuple therefore has a special form, which no data have, and which matches
-//! any content. The sector keeps this tuple until it is written. In bitmap mode, a recovery replaces this tuple if the sector is in a dirty
-//! region, because the sector may have been written since the discard.
+//! Two reads of a discarded sector may return different data. Therefore, the sector's tuple has a special form that no data produce, and
+//! that matches any content. The sector keeps this tuple until it is written. In bitmap mode, a recovery replaces this tuple if the sector
+//! is in a dirty region, because the sector may have been written since the discard.
 
 use super::checked::Checked;
 use super::disk::DISCARDED;
@@ -14,10 +14,10 @@ use crate::sync::atomic::Ordering;
 use crate::units::DevOffset;
 
 impl Checked {
-    /// Discards the sectors that lie completely in a range. The caller has checked that the range is within the device.
+    /// Discards the sectors that are completely within a range. The caller has checked that the range is within the device.
     ///
     /// # Errors
-    /// The errors of the devices. After EOPNOTSUPP nothing has changed. After any other error the content is unknown.
+    /// The errors of the devices. After EOPNOTSUPP, nothing has changed. After any other error, the content is unknown.
     pub(super) fn discard(&self, at: DevOffset, len: u64) -> Result<()> {
         let unit = u64::from(self.limits.logical_block);
         let step = (self.info.most_discarded() << self.tagging.shift).max(unit);
@@ -48,8 +48,8 @@ impl Checked {
         discarded
     }
 
-    /// Discards sectors of a device with a journal. The new tuples are durable before the device receives the discard. If a crash
-    /// interrupts the discard, two reads may return different data.
+    /// Discards sectors of a device with a journal. The new tuples are durable before the device receives the discard, because two reads
+    /// may return different data if a crash interrupts the discard.
     ///
     /// # Errors
     /// The errors of the devices.
@@ -72,14 +72,14 @@ impl Checked {
         drop(gate);
         if outcome == Outcome::Nothing {
             // The device has discarded nothing, but the journal contains the record of the discard. A replay of this record would make the
-            // sectors unverified. The journal is therefore emptied, and later discards are refused.
+            // sectors unverified. Therefore, the journal is emptied, and later discards are refused.
             journal.no_discards.store(true, Ordering::Relaxed);
             journal.checkpoint(self.home())?;
         }
         discarded
     }
 
-    /// The tuples that mark sectors as discarded.
+    /// Returns the tuples that mark sectors as discarded.
     fn unwritten(&self, at: DevOffset, len: u64) -> Tuples {
         let size = self.tagging.size();
         let mut tuples = Tuples::default();
@@ -94,7 +94,7 @@ impl Checked {
 }
 
 /// How a discard changes the tags. EOPNOTSUPP changes no tag. After any other error, some sectors may have been discarded. Their content is
-/// not needed any more, so their tags may match any content.
+/// no longer needed, so their tags may match any content.
 fn outcome(discarded: &Result<()>) -> Outcome {
     match discarded.as_ref().map_err(Error::errno) {
         Err(Errno::EOPNOTSUPP) => Outcome::Nothing,

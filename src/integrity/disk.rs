@@ -4,12 +4,12 @@
 //! superblock | dirty map | generations | tags | journal | superblock
 //! ```
 //!
-//! All structures are in blocks of 4096 bytes. The types in this module do not check the values.
+//! All structures consist of blocks of 4096 bytes. The types in this module do not check the values.
 
 use zerocopy::little_endian::{U16, U32, U64};
 use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout, Unaligned};
 
-/// The size of a block in bytes, which is the unit of the area.
+/// The size of a block in bytes. The block is the unit of the area.
 pub(super) const BLOCK: usize = 4096;
 /// [`BLOCK`] as `u64`, for positions on a device.
 pub(super) const BLOCK_LEN: u64 = BLOCK as u64;
@@ -102,8 +102,8 @@ pub(super) struct RawRecord {
     pub(super) extents: U32,
     /// The CRC32C of the whole record, computed with this field as 0.
     pub(super) checksum: U32,
-    /// The CRC64 (NVMe) of the rest of the record. The CRC32C is not enough if data end with their own CRC32C, as in an ext4 superblock:
-    /// after a torn write, the record could contain an older superblock, and the record's CRC32C would still be correct.
+    /// The CRC64 (NVMe) of the rest of the record. The CRC32C is not sufficient if data end with their own CRC32C, as an ext4 superblock
+    /// does: after a torn write, the record could contain an older superblock, and the record's CRC32C would still be correct.
     pub(super) body: U64,
 }
 

@@ -1,5 +1,5 @@
-//! Flushes of the data device and the tag device. A failed flush may have lost earlier writes. Therefore every later flush of the integrity
-//! device fails, and the device is not marked as closed.
+//! Flushes of the data device and the tag device. A failed flush may have lost earlier writes. Therefore, every later flush of the
+//! integrity device fails, and the device is not marked as closed.
 
 use std::sync::Arc;
 
@@ -24,13 +24,13 @@ impl Durability {
     }
 
     /// # Errors
-    /// `Io`, if a flush of the device fails or has failed before.
+    /// `Io` if a flush of the device fails or has failed before.
     pub(super) fn flush_data(&self, device: &dyn Device) -> Result<()> {
         self.data.flush(device).context(|| "flush the data")
     }
 
     /// # Errors
-    /// `Io`, if a flush of the device fails or has failed before.
+    /// `Io` if a flush of the device fails or has failed before.
     pub(super) fn flush_tags(&self, device: &dyn Device) -> Result<()> {
         self.tags.flush(device).context(|| "flush the tags")
     }

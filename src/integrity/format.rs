@@ -43,8 +43,8 @@ pub struct FormatOptions {
     /// Whether the application tag is the generation of the sector's region. A scrub can then find writes whose data and tags were both
     /// lost. This is possible only in bitmap mode.
     pub generations: bool,
-    /// The length of a region in bytes, a power of two. Each region has one bit in the dirty map. By default the map fits in one block, and
-    /// a region has at least 1 MiB.
+    /// The length of a region in bytes, a power of two. Each region has one bit in the dirty map. By default, the map fits into one block,
+    /// and a region has at least 1 MiB.
     pub region: Option<u64>,
     /// The application tag, if it does not contain a generation.
     pub application: u16,
@@ -96,7 +96,7 @@ setters!(FormatOptions {
 /// previous content of the tag area is lost. `progress` is called with the number of processed bytes and the total number of bytes.
 ///
 /// # Errors
-/// `InvalidInput` for options that do not fit the devices; `Exists` if there is an integrity device already; `Io`.
+/// `InvalidInput` for options that do not suit the devices; `Exists` if there is already an integrity device; `Io`.
 pub fn format(
     data: &Arc<dyn Device>,
     tags: Option<&Arc<dyn Device>>,
@@ -116,8 +116,8 @@ pub fn format(
         ));
     }
     let area = Area { device: Arc::clone(device), durability: Arc::default() };
-    // The superblocks of an old area may be at other positions than the new ones, so the old and the new positions are first overwritten
-    // with zeros. If the format is then interrupted, an open finds no tag area.
+    // The superblocks of an old area may be at other positions than the new ones, so this code first overwrites the old and the new
+    // positions with zeros. If the format is then interrupted, an open finds no tag area.
     let zeros = Buffer::aligned(BLOCK)?;
     let mut places = Vec::new();
     for old in Superblock::copies(&**device, tags.is_none())?.into_iter().flatten() {
@@ -141,7 +141,7 @@ pub fn format(
 /// Returns the parameters of the device that [`format()`] would create. Does not access the content of the devices.
 ///
 /// # Errors
-/// `InvalidInput` for options that do not fit the devices; `ReadOnly`.
+/// `InvalidInput` for options that do not suit the devices; `ReadOnly`.
 pub fn plan(data: &dyn Device, tags: Option<&dyn Device>, options: &FormatOptions) -> Result<Info> {
     lay_out(data, tags, options).map(|(info, _)| info)
 }
@@ -212,7 +212,7 @@ fn lay_out(
     Ok((info, area_len))
 }
 
-/// Gives every sector of the device a tag that matches its present content.
+/// Gives every sector of the device a tag that matches its current content.
 fn tag_all(
     data: &dyn Device,
     tags: &dyn Device,

@@ -11,7 +11,7 @@ pub enum Mode {
     /// disk, a crash can tear a write.
     #[default]
     Bitmap,
-    /// Data and tags are first written to a journal. After a crash, a write with its tags is either completely present or completely
+    /// Data and tags are first written to a journal. After a crash, a write and its tags are either completely present or completely
     /// absent.
     Journal,
 }
@@ -21,7 +21,7 @@ pub enum Mode {
 pub struct Info {
     /// The identity of the integrity device.
     pub uuid: [u8; 16],
-    /// The identity of the data device. Zeros if the identity was not given.
+    /// The identity of the data device, or zeros if the identity was not given.
     pub data_uuid: [u8; 16],
     /// The size of the data.
     pub data_size: u64,
@@ -87,7 +87,7 @@ impl Info {
         (BLOCK / self.kind.bytes()) as u64
     }
 
-    /// The largest number of sectors in one step of a discard. The tag blocks of these sectors stay in memory during the step.
+    /// Returns the largest number of sectors in one step of a discard. The tag blocks of these sectors stay in memory during the step.
     pub(super) fn most_discarded(&self) -> u64 {
         64 * self.tuples_per_block()
     }
@@ -162,7 +162,7 @@ pub(super) const REGIONS_PER_MAP_BLOCK: u64 = SEALED as u64 * 8;
 /// The number of counters in a block of the generations.
 pub(super) const GENERATIONS_PER_BLOCK: u64 = SEALED as u64 / 2;
 
-/// The default size of a region, at least 1 MiB. With this size the map fits in one block.
+/// Returns the default size of a region, at least 1 MiB. With this size, the map fits into one block.
 pub(super) fn default_region(data_size: u64) -> u64 {
     data_size.div_ceil(REGIONS_PER_MAP_BLOCK).next_power_of_two().max(1 << 20)
 }

@@ -1,4 +1,4 @@
-//! The journal. After a crash, a write with its tags is either completely present or completely absent.
+//! The journal. After a crash, a write and its tags are either completely present or completely absent.
 //!
 //! Writes that are submitted together form one record. After the record is durable, each write is made at its final position. Checksums
 //! show whether a record is complete: the journal ends before the first incomplete record. When the ring of records is full, the data and
@@ -29,7 +29,7 @@ use crate::units::{DevOffset, FsBlock};
 
 /// The largest number of data bytes in a record.
 pub(super) const MOST_DATA: u64 = 1 << 20;
-/// The limit for the length of a record in bytes. The longest possible record is shorter: it contains a tuple of 16 bytes and an extent for
+/// The limit on the length of a record in bytes. The longest possible record is shorter: it contains a tuple of 16 bytes and an extent for
 /// each sector of 512 bytes.
 const LONGEST: u64 = 2 << 20;
 /// The number of heads before the ring of records. The heads are written alternately.
@@ -64,8 +64,8 @@ pub(super) struct Journal {
     area: Area,
     info: Info,
     ring: Mutex<Ring>,
-    /// A thread holds a shared lock until all writes of its record are at their final positions. A checkpoint acquires an exclusive lock,
-    /// and so waits for these threads.
+    /// The gate. A thread holds a shared lock until all writes of its record are at their final positions. A checkpoint acquires an
+    /// exclusive lock, and so waits for these threads.
     gate: RwLock<()>,
     /// Whether the data device does not support discards.
     pub(super) no_discards: AtomicBool,
@@ -178,7 +178,7 @@ impl Journal {
             sequence += 1;
         }
         let memory = Buffer::aligned(0)?;
-        // The sequence number after the last record is skipped, because a torn record from before the crash may have this number.
+        // The code skips the sequence number after the last record, because a torn record from before the crash may have this number.
         let (sequence, head) = (sequence + 1, (head + 1) % HEADS);
         let ring = Ring { sequence, position, used: 0, head, memory, closed: false };
         let (ring, gate) = (Mutex::new(ring), RwLock::default());
@@ -216,8 +216,8 @@ impl Journal {
         if checksum(&bytes) != raw.checksum.get() || body != raw.body.get() {
             return Ok(None);
         }
-        // An invalid value in a record with correct checksums was already invalid when it was written. So the result is an error, not the
-        // end of the journal.
+        // An invalid value in a record with correct checksums was already invalid when it was written, so the result is an error instead of
+        // the end of the journal.
         let bad =
             |field: &'static str| Err(place(at).field(field).corrupt("the value is not valid"));
         let behind = size_of::<RawRecord>();
@@ -305,7 +305,7 @@ impl Journal {
         let written = self.area.durability.write_durable(device, write);
         ring.sequence += 1;
         if let Err(error) = written {
-            // The failed write may have written the whole record. A second record with the same sequence number would confuse a replay. So
+            // The failed write may have written the whole record. A second record with the same sequence number would confuse a replay, so
             // the ring is marked as full. Before the next record, a checkpoint must write a head with a later sequence number.
             ring.used = all;
             return Err(error.context("write a record of the journal"));
@@ -333,7 +333,7 @@ impl Journal {
     /// Does the work of [`checkpoint`](Self::checkpoint). The caller ensures that no thread is writing the data of a record to their final
     /// positions.
     pub(super) fn empty(&self, Home { data, tags, durability }: Home<'_>) -> Result<()> {
-        // After a failed flush, data at their final positions may be lost. So this call fails, and the records stay in the journal.
+        // After a failed flush, data at their final positions may be lost, so this call fails, and the records stay in the journal.
         durability.check()?;
         let mut ring = self.ring.lock();
         durability.flush_data(data)?;
@@ -351,8 +351,8 @@ impl Journal {
         RawExtent { sector: sector.into(), count: count.into() }
     }
 
-    /// Appends a record. If the journal has too little space, empties it before. While the returned guard exists, the journal is not
-    /// emptied again.
+    /// Appends a record. If the journal has too little space, empties it first. While the returned guard exists, the journal is not emptied
+    /// again.
     pub(super) fn enter(
         &self,
         home: Home<'_>,
@@ -380,14 +380,14 @@ fn write_head(area: &Area, info: &Info, head: u64, sequence: u64, position: u64)
         .context(|| "write the journal's head")
 }
 
-/// The checksum of a record, computed with its checksum field as 0.
+/// Returns the checksum of a record, computed with its checksum field as 0.
 fn checksum(record: &[u8]) -> u32 {
     let at = std::mem::offset_of!(RawRecord, checksum);
     let sum = crc32c::crc32c_append(crc32c::crc32c(&record[..at]), &[0; 4]);
     crc32c::crc32c_append(sum, &record[at + 4..])
 }
 
-/// The error for a device that is opened read-only although its journal must be replayed.
+/// Returns the error for a device that is opened read-only although its journal must be replayed.
 #[cold]
 pub(super) fn needs_replay() -> Error {
     Error::unsupported(

@@ -1,4 +1,4 @@
-//! Writes of a device with a journal. A write has three steps: it claims its sectors exclusively, it makes its record durable, and it
+//! Writes to a device with a journal. A write has three steps: it claims its sectors exclusively, it makes its record durable, and it
 //! writes the sectors to their final positions.
 
 use smallvec::smallvec;
@@ -26,8 +26,8 @@ impl Checked {
         failed.map_or(Ok(()), Err)
     }
 
-    /// Carries out writes that do not overlap. After a crash, all of these writes are present, or none. `in_place` writes the data to their
-    /// final positions, and returns one result for each write.
+    /// Carries out writes that do not overlap. After a crash, all of these writes are present, or none of them. `in_place` writes the data
+    /// to their final positions, and returns one result for each write.
     ///
     /// # Errors
     /// The errors of the devices before the call of `in_place`. Errors of `in_place` are in the returned list.
@@ -43,7 +43,7 @@ impl Checked {
             self.tuples(write.at, write.bufs, &mut one);
             tuples.push(one);
         }
-        // Every thread claims sectors in ascending order. So no two threads wait for each other.
+        // Every thread claims sectors in ascending order, so no two threads wait for each other.
         let mut order: Few<_> = (0..writes.len()).collect();
         order.sort_unstable_by_key(|number| writes[*number].at);
         for (claimed, &number) in order.iter().enumerate() {

@@ -4,7 +4,7 @@
 //! on a separate device, or in the tail of the data device. A write updates the tuples. A read verifies the data. If the data have changed
 //! or belong to another position, the read fails with EILSEQ and returns no data.
 //!
-//! The device computes tuples from the memory of a request. This memory must not change while the request is in flight.
+//! The device computes tuples from the memory of a request, so this memory must not change while the request is in flight.
 //! [`Limits::stable_writes`] reports this rule, and ironmap's other layers obey it.
 //!
 //! | File | Subject |
@@ -122,8 +122,8 @@ impl Integrity {
         self.checked.report.counts()
     }
 
-    /// Returns the events since the last call, oldest first, and the number of older events that were dropped. The events are removed from
-    /// the device.
+    /// Returns the events since the last call, oldest first, and the number of older events that were dropped. Removes the returned events
+    /// from the device.
     #[must_use]
     pub fn take_events(&self) -> (Vec<Event>, u64) {
         self.checked.report.take_events()
@@ -180,7 +180,7 @@ impl Device for Integrity {
             self.checked.data.read_exact_at(buf, at)?;
             return self.checked.verify(at, buf, false);
         }
-        // Only whole sectors can be verified. Therefore all sectors that the range touches are read completely.
+        // Only whole sectors can be verified, so this code reads all sectors that the range touches completely.
         let end = at.0 + buf.len() as u64;
         let mut done = at.0;
         while done < end {
@@ -201,7 +201,7 @@ impl Device for Integrity {
         let wrong =
             |mismatch: Mismatch| WrongTuple { sector: mismatch.sector, mismatch: Some(mismatch) };
         let (own, dropped) = self.checked.report.take_mismatches();
-        // The data device may verify tuples of its own. Its list numbers the sectors in units of its own sectors.
+        // The data device may verify its own tuples. Its list numbers the sectors in units of its own sectors.
         let (below, dropped_below) = self.checked.data.take_wrong_tuples();
         (own.into_iter().map(wrong).chain(below).collect(), dropped + dropped_below)
     }
@@ -244,7 +244,7 @@ impl Device for Integrity {
         self.checked.flush()
     }
 
-    /// Discards whole sectors. Reads of these sectors return the data device's content without verification, until the sectors are written
+    /// Discards whole sectors. Reads of these sectors return the data device's content without verification until the sectors are written
     /// again.
     fn discard_within(&self, at: DevOffset, len: u64, _: InRange) -> Result<()> {
         if !self.checked.writable {

@@ -1,4 +1,4 @@
-//! Opens an integrity device. If the device was not closed, also recovers it.
+//! Opens an integrity device, and recovers it if it was not closed.
 
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -29,10 +29,11 @@ pub struct IntegrityOptions {
     pub clean_after: Duration,
     /// A flush also clears the map if more than this number of regions are dirty.
     pub most_dirty: u32,
-    /// The identity of the data device. Zeros if the device has no identity. If the tags were created for another identity, the open fails.
+    /// The identity of the data device, or zeros if the device has no identity. If the tags were created for another identity, the open
+    /// fails.
     pub data_uuid: [u8; 16],
-    /// Accepts a data device with another identity. After the open, the tags belong to this device. With this option, these errors do not
-    /// end a recovery:
+    /// Accepts a data device with another identity. After the open, the tags belong to this device. With this option, the following errors do
+    /// not end a recovery:
     ///
     /// - the replay of the journal cannot write a sector;
     /// - the tags of a dirty region cannot be read;
@@ -82,8 +83,8 @@ pub(super) fn open(
     check(&*data, &info)?;
     let (data, _) = Finer::for_blocks(data, |_| Some(info.interval as usize));
     // If the tags are in the tail, one block of the device may contain both data and tags. A write of a part of a block reads and writes
-    // the whole block, and no other write to the block may run at the same time. So data and tags must be written through one common
-    // `Finer` layer, which ensures this.
+    // the whole block, and no other write to the block may run at the same time. Therefore, data and tags must be written through one
+    // common `Finer` layer, which ensures this.
     let tag_device = match tail {
         true => Arc::clone(&data),
         false => Finer::for_blocks(tag_device, |_| Some(BLOCK)).0,
@@ -151,7 +152,7 @@ fn read_map(area: &Area, info: &Info, crashed: bool, force: bool) -> Result<Foun
     Ok(found)
 }
 
-/// Gives the sectors of dirty regions tags that match their data. Then clears the dirty map.
+/// Gives the sectors of dirty regions tags that match their data, and then clears the dirty map.
 fn retag_all(
     checked: &Checked,
     dirty: &[u32],
@@ -185,7 +186,7 @@ fn open_journal(
 }
 
 /// Compares the identity of the data device with the identity in the superblock. Returns true if the identities differ and the options
-/// accept a difference.
+/// accept this.
 fn adopt(info: &mut Info, options: &IntegrityOptions) -> Result<bool> {
     let (made_for, now) = (info.data_uuid, options.data_uuid);
     if now == [0; 16] || made_for == now {
@@ -199,7 +200,7 @@ fn adopt(info: &mut Info, options: &IntegrityOptions) -> Result<bool> {
         return Ok(false);
     }
     Err(Error::invalid(
-        "the tags were made for another data device: if the present data device is a copy of that device, use ironmap integrity open --force",
+        "the tags were made for another data device: if this data device is a copy of that device, use ironmap integrity open --force",
     ))
 }
 

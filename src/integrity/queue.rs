@@ -1,8 +1,8 @@
 //! The queue of an integrity device. It uses the data device's queue. A read is verified when it is popped. A write updates the tags.
 //!
 //! The data device's queue (the queue below) receives a bio and later returns the same bio, which contains everything that its completion
-//! needs. A write waits for another write only in journal mode. The thread of that write is then running in
-//! [`commit`](DeviceQueue::commit), which does not return before the write completes. Therefore the wait ends.
+//! needs. A write waits for another write only in journal mode. The thread of that other write is then running in
+//! [`commit`](DeviceQueue::commit), which does not return before the write completes, so the wait ends.
 
 use std::collections::VecDeque;
 use std::io::IoSlice;
@@ -157,7 +157,7 @@ impl IntegrityQueue {
                 let bufs = slices(memory);
                 done.result = self.written(&bufs, at, done.result, flags);
             }
-            // A flush does not come from the queue of the data device: `submit` has carried it out itself.
+            // A flush does not come from the queue of the data device, because `submit` has carried it out itself.
             (BioOp::Flush, _) => {}
         }
         done
@@ -345,8 +345,9 @@ impl DeviceQueue for IntegrityQueue {
                 Err(errno) => self.hold(bio, Err(errno)),
             },
             BioOp::Flush => {
-                // The flush is carried out here, and not by the queue of the data device. Otherwise the integrity device would learn the
-                // result of the flush later. After a failed flush, a concurrent flush could then still report success.
+                // This queue carries out the flush itself instead of passing it to the queue of the data device. Otherwise, the integrity
+                // device would learn the result of the flush later, and after a failed flush, a concurrent flush could still report
+                // success.
                 let flushed = self.flush_now(Dev::OWN).map(|()| 0);
                 self.hold(bio, flushed);
             }
@@ -400,7 +401,7 @@ impl DeviceQueue for IntegrityQueue {
         }
         self.held.clear();
         while self.below.in_flight() > 0 {
-            // The error of the wait is ignored: bios that the data device did not accept complete with an error.
+            // The code ignores the error of the wait, because bios that the data device did not accept complete with an error.
             let _ = self.below.wait(1);
             let mut any = false;
             while let Some(done) = self.below.pop() {
@@ -439,7 +440,7 @@ impl Drop for IntegrityQueue {
     }
 }
 
-/// Replaces a transfer of zero bytes by an error, because a repetition would also transfer zero bytes.
+/// Replaces a transfer of zero bytes with an error, because a repetition would also transfer zero bytes.
 fn some(result: Result<usize, Errno>) -> Result<usize, Errno> {
     result.and_then(|count| if count == 0 { Err(Errno::EIO) } else { Ok(count) })
 }

@@ -1,5 +1,5 @@
-//! The recovery of a device that was not closed. It repeats the writes in the journal, and gives the sectors of dirty regions tags of their
-//! present content. After the recovery, all data match their tags.
+//! The recovery of a device that was not closed. It repeats the writes in the journal, and gives the sectors of dirty regions tags that
+//! match their current content. After the recovery, all data match their tags.
 
 use std::io::IoSlice;
 
@@ -15,11 +15,11 @@ use crate::device::Device;
 use crate::error::{Context, Result};
 use crate::units::DevOffset;
 
-/// A text that is added to an error if `--force` lets the recovery continue in spite of the error.
+/// A text that is added to an error if `--force` lets the recovery continue despite the error.
 pub(super) const GIVE_UP: &str =
     "the device is not opened (integrity open --force opens the device without this structure)";
 
-/// The result of the recovery at the open of a device.
+/// The result of the recovery when a device is opened.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Recovered {
     /// Whether the device was not closed before this open.
@@ -29,7 +29,7 @@ pub struct Recovered {
     pub regions: u64,
     /// The number of sectors in the recovered regions that did not match their tags and got new tags.
     pub retagged: u64,
-    /// The number of sectors in the recovered regions that keep their tags, because the sector or its tag could not be read.
+    /// The number of sectors in the recovered regions that keep their tags because the sector or its tag could not be read.
     pub unreadable: u64,
     /// The number of records of the journal whose writes were repeated.
     pub records: u64,
@@ -43,8 +43,8 @@ pub struct Recovered {
 }
 
 impl Recovered {
-    /// The report as lines of text. `written` states whether the device was opened for writing. A device that is opened read-only is not
-    /// recovered.
+    /// Returns the report as lines of text. `written` states whether the device was opened for writing. A device that is opened read-only
+    /// is not recovered.
     #[must_use]
     pub fn notices(&self, written: bool) -> Vec<String> {
         let Self { regions, retagged, unreadable, records, replayed, lost, bad_map_blocks, .. } =
@@ -147,7 +147,7 @@ impl Replay<'_> {
     }
 }
 
-/// Gives the sectors of a region tags that match their present content.
+/// Gives the sectors of a region tags that match their current content.
 pub(super) fn retag(
     checked: &Checked,
     region: u32,
@@ -178,8 +178,8 @@ pub(super) fn retag(
             }
             let (block, index) = checked.tags.place(sector);
             let retagged = checked.tags.with(block, false, |slot| {
-                // The tag of a discarded sector matches any content. Here it is replaced by a normal tag, because the sector may have been
-                // written after the discard.
+                // The tag of a discarded sector matches any content. This code replaces it with a normal tag, because the sector may have
+                // been written after the discard.
                 let tuple = slot.tuple(index);
                 let fits = checked.tagging.fits(sector, data, &tuple)
                     && !checked.tagging.is_unwritten(sector, &tuple[..info.kind.bytes()]);

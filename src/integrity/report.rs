@@ -7,7 +7,7 @@ use crate::protection::Mismatch;
 use crate::sync::Mutex;
 use crate::sync::atomic::{AtomicU64, Ordering};
 
-/// The largest number of events that are stored between two calls. If there are more events, the oldest are dropped.
+/// The largest number of events that are stored between two calls. Beyond this number, the oldest are dropped.
 const KEPT: usize = 1024;
 
 /// The counters since the device was opened.
@@ -15,12 +15,12 @@ const KEPT: usize = 1024;
 pub struct Counts {
     /// The number of sectors that did not match their tag in two reads.
     pub mismatches: u64,
-    /// The number of sectors that did not match their tag in the first read, and were read again.
+    /// The number of sectors that did not match their tag in the first read and were read again.
     pub retries: u64,
-    /// The number of sectors that were read without verification. The reason: the device is read-only, and the region of the sector was not
+    /// The number of sectors that were read without verification, because the device is read-only and the region of the sector was not
     /// recovered after a crash.
     pub unverified: u64,
-    /// The number of sectors to which a write failed. Each sector got a tag that matches its present content.
+    /// The number of sectors to which a write failed. Each of them got a tag that matches its current content.
     pub retagged: u64,
     /// The number of sectors to which several writes overlapped in time. The data of the last writer were written again.
     pub contested: u64,
@@ -31,7 +31,7 @@ pub struct Counts {
 pub enum Event {
     /// A sector did not match its tag in two reads.
     Mismatch(Mismatch),
-    /// A write failed, and its sectors got tags of their present content.
+    /// A write failed, and its sectors got tags that match their current content.
     Retagged {
         /// The first sector.
         sector: u64,
@@ -55,7 +55,7 @@ pub(super) struct Report {
 #[derive(Debug, Default)]
 struct Kept {
     events: VecDeque<Event>,
-    /// Two numbers of dropped events: the mismatches, and all other events.
+    /// The numbers of dropped events: first the mismatches, then all other events.
     dropped: [u64; 2],
 }
 
@@ -85,8 +85,8 @@ impl Report {
         kept.events.push_back(event);
     }
 
-    /// Returns the mismatches among the events, oldest first. Also returns the number of older mismatches that were dropped. The returned
-    /// events are removed.
+    /// Returns the mismatches among the events, oldest first, and the number of older mismatches that were dropped. Removes the returned
+    /// events.
     pub(super) fn take_mismatches(&self) -> (Vec<Mismatch>, u64) {
         let mut kept = self.events.lock();
         let mut found = Vec::new();
@@ -101,8 +101,7 @@ impl Report {
         (found, dropped)
     }
 
-    /// Returns the events since the last call, oldest first. Also returns the number of older events that were dropped. The returned events
-    /// are removed.
+    /// Returns the events since the last call, oldest first, and the number of older events that were dropped. Removes the returned events.
     pub(super) fn take_events(&self) -> (Vec<Event>, u64) {
         let mut kept = self.events.lock();
         let dropped = std::mem::take(&mut kept.dropped);

@@ -18,14 +18,14 @@ use crate::units::DevOffset;
 pub enum ScrubFinding {
     /// A sector does not match its tag.
     Mismatch(Mismatch),
-    /// Sectors could not be verified, because a device refused to read them or their tags.
+    /// Sectors could not be verified because a device refused to read them or their tags.
     Unreadable {
         /// The device that refused the read.
         half: Half,
         /// The first sector.
         sector: u64,
-        /// The number of sectors. If the data device refused the read, this is 1. If the tag device refused the read, this is the number of
-        /// compared sectors whose tags are in the unreadable block.
+        /// The number of sectors: 1 if the data device refused the read; if the tag device refused the read, the number of compared sectors
+        /// whose tags are in the unreadable block.
         count: u64,
         /// The errno of the device.
         errno: Errno,
@@ -87,14 +87,14 @@ impl fmt::Display for Half {
 pub struct Scrubbed {
     /// The number of sectors that were compared with their tags.
     pub sectors: u64,
-    /// The number of discarded sectors. Their content may be anything.
+    /// The number of discarded sectors, whose content may be anything.
     pub discarded: u64,
     /// The number of sectors that do not match their tags.
     pub mismatches: u64,
-    /// The number of sectors that could not be verified, because a device refuses to read them or their tags.
+    /// The number of sectors that could not be verified because a device refuses to read them or their tags.
     pub unreadable: u64,
-    /// The number of skipped sectors. The device was opened read-only, and the regions of these sectors were being written at the time of a
-    /// crash. The next open for writing recovers these regions.
+    /// The number of skipped sectors. The device was opened read-only, and the regions of these sectors were being written when a crash
+    /// occurred. The next open for writing recovers these regions.
     pub skipped: u64,
     /// The number of regions whose last writes were lost.
     pub lost: u64,
@@ -126,7 +126,7 @@ pub(super) fn scrub(
             at += len;
             progress(at, info.data_size);
         }
-        // If the region was written during the scrub, its generation may have changed. In that case, no lost writes are reported.
+        // If the region was written during the scrub, its generation may have changed. The scrub then reports no lost writes.
         let still = before.is_some() && checked.regions.stillness(region) == before;
         if info.generations && still && !of_now && checked.regions.has_trace(region) {
             scrub.scrubbed.lost += 1;
@@ -148,7 +148,7 @@ impl Scrub<'_> {
     fn chunk(&mut self, at: u64, content: &mut [u8], generation: u16) -> Result<bool> {
         let checked = self.checked;
         let (first, interval) = (checked.sector(at), checked.tagging.interval());
-        // If the whole range cannot be read, the sectors are read one by one.
+        // If the whole range cannot be read, this code reads the sectors one by one.
         let whole = checked.data.read_exact_at(content, DevOffset(at)).is_ok();
         let mut of_now = false;
         for piece in checked.tags.pieces(first, content.len() / interval) {
@@ -200,8 +200,8 @@ impl Scrub<'_> {
         Ok(of_now)
     }
 
-    /// Compares tags in memory with the tags on the device, to find writes of tags that the device has lost. `content` contains the data of
-    /// the sectors. `unread` contains the numbers of unreadable sectors, which are skipped.
+    /// Compares tags in memory with the tags on the device, to find tag writes that the device has lost. `content` contains the data of the
+    /// sectors. `unread` contains the numbers of unreadable sectors, which are skipped.
     fn stored(&mut self, piece: Piece, first: u64, content: &[u8], unread: &[u64]) -> Result<()> {
         let checked = self.checked;
         let (interval, size) = (checked.tagging.interval(), checked.tagging.size());

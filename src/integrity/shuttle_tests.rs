@@ -130,7 +130,7 @@ impl Model {
         assert!(found.iter().all(|fill| allowed.contains(fill)), "{found:?}");
     }
 
-    /// Cuts the power, and recovers the device. After the recovery, all sectors must match their tags. `stretch` is a range of sectors
+    /// Cuts the power and recovers the device. After the recovery, all sectors must match their tags. `stretch` is a range of sectors
     /// (first, count). In journal mode, no write to this range may be torn.
     fn power_cut(&self, mode: Mode, stretch: (u64, u64)) {
         // No other thread can run between these two snapshots.
@@ -141,8 +141,8 @@ impl Model {
         assert!(mode == Mode::Bitmap || found.len() == 1, "a write is torn: {found:?}");
     }
 
-    /// Called after all threads of the model have ended. Closes the device. The closed device must need no recovery, and all sectors must
-    /// match their tags.
+    /// Closes the device after all threads of the model have ended. The closed device must need no recovery, and all sectors must match
+    /// their tags.
     fn end(self) {
         let Self { data, tags, device } = self;
         drop(device);

@@ -2,8 +2,8 @@
 //!
 //! A write does not wait for another write to the same sector, because possibly no thread polls the queue of the other write. During a
 //! write, a sector may contain its old data or the data of any write in flight. The tuples of all these data are kept in memory. If writes
-//! overlap, the writer that completes last writes the sector again. At that time no other write to the sector is in flight, so data and tag
-//! come from one write.
+//! overlap, the writer that completes last writes the sector again. At that time, no other write to the sector is in flight, so data and
+//! tag come from one write.
 
 use std::ops::Range;
 
@@ -18,7 +18,7 @@ use crate::protection::TupleKind;
 /// The largest number of tuples in a block.
 const MOST: usize = BLOCK / 8;
 
-/// The tuples that may match the present content of a sector.
+/// The tuples that may match the current content of a sector.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(super) struct Candidates {
     pub(super) tuples: SmallVec<[Packed; 2]>,
@@ -57,7 +57,7 @@ pub(super) struct TagBlock {
     pub(super) dirty: bool,
     /// The number of changes of the block in memory.
     pub(super) changes: u64,
-    /// Whether the block was used since the last search for a block that can be evicted.
+    /// Whether the block has been used since the last search for a block to evict.
     pub(super) used: bool,
     pub(super) tuples: Buffer,
     /// The tuples of the writes in flight. A tuple is valid if its sector's bit in `busy` is set. If several writes to a sector are in
@@ -87,7 +87,7 @@ impl TagBlock {
         })
     }
 
-    /// Whether this block can be evicted from memory. A dirty block must be written to the device before that.
+    /// Whether this block can be evicted from memory. A dirty block must first be written to the device.
     pub(super) fn is_free(&self) -> bool {
         self.pins == 0 && !self.loading && !self.writing
     }
@@ -136,7 +136,7 @@ impl TagBlock {
         }
     }
 
-    /// The tuples that may match the present content of a sector.
+    /// Returns the tuples that may match the current content of a sector.
     pub(super) fn candidates(&self, index: usize) -> Candidates {
         let mut tuples = SmallVec::new();
         tuples.push(self.tuple(index));
@@ -234,8 +234,8 @@ impl TagBlock {
         left
     }
 
-    /// The number of times that a write to this sector began or ended while other writes to the sector were in flight. The last writer
-    /// calls this function before it reads or rewrites the sector.
+    /// Returns the number of times that a write to this sector began or ended while other writes to the sector were in flight. The last
+    /// writer calls this function before it reads or rewrites the sector.
     pub(super) fn turns(&self, index: usize) -> u32 {
         let found = self.contested.iter().find(|contested| contested.index == index);
         found.map_or(0, |contested| contested.turns)
@@ -243,8 +243,8 @@ impl TagBlock {
 
     /// Sets the tuple that the last writer has computed for the sector. `turns` is the result of an earlier call of [`turns`](Self::turns).
     /// If another write to the sector has begun or ended since that call, the tuple is not set. If `tuple` is `None`, the content is
-    /// unknown, and the tag stays unchanged. Returns false if another write has begun and ended since that call: it is then unknown which
-    /// of the two writers wrote last.
+    /// unknown, and the tag stays unchanged. Returns false if another write has both begun and ended since that call: it is then unknown
+    /// which of the two writers wrote last.
     #[must_use]
     pub(super) fn resolve(&mut self, index: usize, tuple: Option<Packed>, turns: u32) -> bool {
         let found = self.contested.iter().position(|contested| contested.index == index);
@@ -332,7 +332,7 @@ mod tests {
         assert!(slot.end(7..8, Outcome::Written).is_empty());
         assert!(slot.end(7..8, Outcome::Written).is_empty());
         assert_eq!(slot.end(7..8, Outcome::Written)[..], [7]);
-        // A new writer joins before the last writer has resolved the sector. The new writer must then resolve the sector.
+        // A new writer joins before the last writer has resolved the sector, and must then resolve it.
         let turns = slot.turns(7);
         slot.claim(7..8, &[4; 8]);
         assert!(slot.resolve(7, Some(tuple(3)), turns));
@@ -356,8 +356,8 @@ mod tests {
         assert_eq!((slot.tuple(7), slot.is_busy(7), slot.is_free()), (tuple(4), false, true));
     }
 
-    /// After a failed write, the content of the sectors is unknown, so the sectors must be read. After a write that wrote nothing, the tags
-    /// do not change.
+    /// After a failed write, the content of the sectors is unknown, so they must be read. After a write that wrote nothing, the tags do not
+    /// change.
     #[test]
     fn the_tags_of_a_writer_depend_on_its_end() {
         let mut slot = slot();

@@ -11,7 +11,7 @@ pub(super) const LONGEST: usize = 16;
 /// A tuple as it is stored on the device, followed by zeros up to the longest length.
 pub(super) type Packed = [u8; LONGEST];
 
-/// Memory for the tuples of one write. It is used again for the next write.
+/// Memory for the tuples of one write. The next write reuses it.
 #[derive(Debug, Default)]
 pub(super) struct Tuples(pub(super) SmallVec<[u8; LONGEST]>);
 
@@ -19,7 +19,7 @@ pub(super) struct Tuples(pub(super) SmallVec<[u8; LONGEST]>);
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Tagging {
     pub(super) protection: Protection,
-    /// log2 of the sector's size.
+    /// The base-2 logarithm of the sector size.
     pub(super) shift: u32,
     /// The application tag of every sector. `None` if the application tag is a generation.
     application: Option<u16>,

@@ -1,8 +1,8 @@
 //! The tags in memory: a cache of the area's tag blocks, with a limited size.
 //!
-//! The cache is divided into shards. Each shard has one lock, which is held only while tuples are read or set in memory, and never during a
-//! request to the device. A block is read from the device or written to it within one call of a thread. Other threads may wait for the end
-//! of this call.
+//! The cache is divided into shards. Each shard has one lock. A thread holds it only while it reads or sets tuples in memory, and never
+//! during a request to the device. One call of a thread reads a block from the device or writes it to the device. Other threads may wait
+//! for the end of this call.
 
 use std::io::IoSlice;
 use std::ops::Range;
@@ -49,7 +49,7 @@ pub(super) struct Tags {
     start: u64,
     per_block: u64,
     blocks: u64,
-    /// The normal limit for the number of blocks in a shard. If no block can be evicted, the shard may contain more blocks.
+    /// The normal limit on the number of blocks in a shard. If no block can be evicted, the shard may contain more blocks.
     most: usize,
     shards: Box<[Shard]>,
 }
@@ -57,7 +57,7 @@ pub(super) struct Tags {
 #[derive(Debug)]
 struct Shard {
     state: Mutex<Slots>,
-    /// Signalled when a block was read or written. If threads wait, also signalled when a write ends.
+    /// Signalled when a block has been read or written. If threads wait, also signalled when a write ends.
     changed: Condvar,
 }
 
@@ -206,7 +206,7 @@ impl Tags {
             }
             match state.victim(self.most) {
                 Victim::Free(at) => break at,
-                // A block that cannot be written stays in memory. The error is ignored here.
+                // A block that cannot be written stays in memory. The code ignores the error here.
                 Victim::Dirty(at) if refused < REFUSED => {
                     refused += u32::from(self.write_slot(shard, state, at).is_err());
                 }

@@ -15,7 +15,7 @@ use crate::units::DevOffset;
 const BATCH: usize = 32;
 
 /// The time limit for repeated reads of a sector to which a write is in flight. The sector is read again until its content matches the
-/// tuple of a writer. No write of a device takes longer than this limit.
+/// tuple of a writer. No write to a device takes longer than this limit.
 const PATIENCE: Duration = Duration::from_secs(30);
 
 impl Checked {
@@ -64,8 +64,8 @@ impl Checked {
         failed.map_or(Ok(()), |mismatch| Err(wrong(Failed::Mismatch(mismatch))))
     }
 
-    /// Checks each sector of a batch separately, after a check of the whole batch has found a mismatch. All wrong sectors are counted, and
-    /// the mismatch of the first one is returned.
+    /// Checks each sector of a batch separately, after a check of the whole batch has found a mismatch. Counts all wrong sectors, and
+    /// returns the mismatch of the first one.
     #[cold]
     fn verify_each(&self, first: u64, data: &mut [u8], tuples: &[u8]) -> Result<Option<Mismatch>> {
         let sectors = data.chunks_exact_mut(self.tagging.interval());
@@ -98,7 +98,7 @@ impl Checked {
             }
             return Ok(());
         }
-        // A sector can be divided among several buffers, so all buffers are first copied into one buffer.
+        // A sector can be split across several buffers, so this code first copies all buffers into one buffer.
         let mut flat = Vec::new();
         bufs.iter().for_each(|buf| flat.extend_from_slice(buf));
         self.verify(at, &mut flat, nowait)?;
@@ -126,8 +126,8 @@ impl Checked {
         Ok(())
     }
 
-    /// Checks a sector again that did not match its tag. There are three possible reasons for the mismatch: the sector was written after
-    /// the read, a write to the sector is in flight, or its content is wrong.
+    /// Checks a sector again that did not match its tag. The mismatch has one of three reasons: the sector was written after the read, a
+    /// write to the sector is in flight, or its content is wrong.
     #[cold]
     fn verify_again(&self, sector: u64, data: &mut [u8]) -> Result<(), Failed> {
         let (block, index) = self.tags.place(sector);
