@@ -1,4 +1,4 @@
-//! A file with the interface of `std::io`. The file has a position and a queue of its own.
+//! A file with the interface of `std::io`. The cursor has its own position and its own queue.
 
 use std::fmt;
 use std::io::{self, Read, Seek, SeekFrom, Write};
@@ -44,7 +44,7 @@ impl Cursor {
         self.file.sync(&mut self.queue)
     }
 
-    /// The file and the queue.
+    /// Returns the file and the queue.
     #[must_use]
     pub fn into_parts(self) -> (File, Queue) {
         (self.file, self.queue)

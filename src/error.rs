@@ -45,7 +45,8 @@ impl fmt::Debug for Errno {
 
 impl fmt::Display for Errno {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        // std appends " (os error N)" to the text. This suffix is removed, because the symbolic name is clearer and can be searched for.
+        // std appends " (os error N)" to the text. This code removes the suffix, because the symbolic name is clearer and can be searched
+        // for.
         let text = std::io::Error::from_raw_os_error(self.0).to_string();
         let text = text.split(" (os error").next().unwrap_or_default();
         match self.name() {
@@ -73,12 +74,12 @@ pub enum ErrorKind {
     Corrupt,
     /// The format is valid but uses a feature that ironmap does not support. The error names the feature.
     Unsupported,
-    /// The device does not contain a file system that ironmap knows.
+    /// The device does not contain a file system that ironmap recognises.
     UnknownFormat,
     /// The content or the name is encrypted, and ironmap has no key for it.
     Encrypted,
-    /// Another program or node uses the volume: it is mounted, attached to a loop device, locked, or in use according to its MMP block. In
-    /// addition, this kind means that an operation would have to wait while the calling thread has requests in flight.
+    /// Another program or node uses the volume: it is mounted, attached to a loop device, locked, or in use according to its MMP block.
+    /// This kind also means that an operation would have to wait while the calling thread has requests in flight.
     Busy,
     /// The file or directory does not exist.
     NotFound,
@@ -106,7 +107,7 @@ pub enum ErrorKind {
     AttributeNameLength,
     /// No free blocks or inodes remain.
     NoSpace,
-    /// The name exists already, or the device already contains data.
+    /// The name already exists, or the device already contains data.
     Exists,
     /// The directory has entries.
     NotEmpty,
@@ -116,7 +117,7 @@ pub enum ErrorKind {
     NotPermitted,
     /// The file already has the largest number of names that the format allows.
     TooManyLinks,
-    /// The position is larger than the largest position that the format can map.
+    /// The position exceeds the largest position that the format can map.
     FileTooLarge,
     /// A quota is exhausted.
     Quota,
@@ -200,12 +201,12 @@ impl Place {
         self
     }
 
-    /// The error for a wrong value at this place. `what` describes the fault.
+    /// Creates the error for a wrong value at this place. `what` describes the fault.
     pub fn corrupt(self, what: impl Into<Cow<'static, str>>) -> Error {
         Error::with_place(ErrorKind::Corrupt, self, what)
     }
 
-    /// The error for a wrong checksum at this place.
+    /// Creates the error for a wrong checksum at this place.
     pub fn bad_checksum(self, stored: impl fmt::LowerHex, computed: impl fmt::LowerHex) -> Error {
         self.corrupt(format!("checksum is {stored:#x} on disk, and {computed:#x} for this content"))
     }
@@ -230,7 +231,7 @@ impl fmt::Display for Place {
 /// An error: its kind, the operation or the place, the reason, and the cause.
 ///
 /// `Display` shows one line, with the outermost operation first: `read /etc/passwd: inode 12: extent header in block 77, eh_magic: …`. An
-/// error has the size of a pointer. The `Result` of a read therefore fits in registers.
+/// error has the size of a pointer, so the `Result` of a read fits into registers.
 pub struct Error(Box<Repr>);
 
 struct Repr {
@@ -278,7 +279,7 @@ impl Error {
         error
     }
 
-    /// Creates the error of a failure of the device or a system call; `what` names the operation.
+    /// Creates the error for a failure of the device or a system call. `what` names the operation.
     #[cold]
     pub fn io(errno: impl Into<Errno>, what: impl Into<Cow<'static, str>>) -> Self {
         Self::new(ErrorKind::Io(errno.into()), what)
@@ -290,7 +291,7 @@ impl Error {
         Self::new(ErrorKind::Unsupported, what)
     }
 
-    /// Creates the error of an operation that would have to wait, but must not.
+    /// Creates the error for an operation that would have to wait but must not.
     #[cold]
     pub(crate) fn would_block(what: impl Into<Cow<'static, str>>) -> Self {
         Self::new(ErrorKind::WouldBlock, what)
@@ -310,7 +311,7 @@ impl Error {
     }
 
     /// Adds the name of the file, device or image that has failed. If the previous step is a name and `name` is a path that ends with it,
-    /// the path replaces the previous step. So no name is shown twice.
+    /// the path replaces the previous step, so that no name is shown twice.
     #[must_use]
     pub fn at(mut self, name: impl fmt::Display) -> Self {
         let name = name.to_string();
@@ -373,7 +374,7 @@ impl Error {
 }
 
 impl Error {
-    /// Writes the error as one line. The line contains the given operations and names.
+    /// Writes the error as one line that contains the given operations and names.
     fn show(&self, f: &mut fmt::Formatter<'_>, steps: &[Step]) -> fmt::Result {
         for Step::Operation(step) | Step::Name(step) in steps.iter().rev() {
             write!(f, "{step}: ")?;
@@ -390,7 +391,7 @@ impl Error {
     }
 }
 
-/// An error that is shown as one line. The line begins with a name. The name occurs only once in the line.
+/// An error that is shown as one line. The line begins with a name, which occurs only once in the line.
 struct ShownAt<'a> {
     error: &'a Error,
     name: &'a str,

@@ -1,4 +1,4 @@
-//! I/O errors as events. The caller of a failed operation gets the error. A program that watches the volume gets the same error as an
+//! I/O errors as events. The caller of a failed operation gets the error. A program that monitors the volume gets the same error as an
 //! event.
 
 use std::collections::VecDeque;
@@ -8,7 +8,7 @@ use crate::device::{Device, Durability, WrongTuple};
 use crate::error::Errno;
 use crate::units::{FilePos, InodeNo};
 
-/// The largest number of events that are stored for the next call. If there are more events, the oldest are dropped.
+/// The largest number of events that are stored until the next call. Beyond this number, the oldest are dropped.
 const KEPT: usize = 1024;
 
 /// The kind of access that failed.
@@ -34,7 +34,7 @@ pub struct ErrorEvent {
     /// The position of the request in the file. For a direct read, this is the start of a logical block.
     pub pos: FilePos,
     /// The length of the whole request in bytes, even if only a part failed. For a direct read, the range is extended to whole logical
-    /// blocks. It ends at the latest with the file's last block.
+    /// blocks, but not past the end of the file's last block.
     pub len: u64,
     /// The device's errno.
     pub errno: Errno,
@@ -99,7 +99,7 @@ impl Events {
         kept.events.push_back(event);
     }
 
-    /// Returns the events since the last call, oldest first. Also returns the number of older events that were dropped.
+    /// Returns the events since the last call, oldest first, and the number of older events that were dropped.
     #[must_use]
     pub fn take(&self) -> (Vec<ErrorEvent>, u64) {
         let mut kept = self.lock();
@@ -107,9 +107,8 @@ impl Events {
         (kept.events.drain(..).collect(), dropped)
     }
 
-    /// Returns the sectors that did not match their protection tuples, oldest first. Only sectors that were read since the last call are
-    /// returned. Also returns the number of older sectors that were dropped. The device is an [integrity device](crate::integrity), or has
-    /// its own protection information.
+    /// Returns the sectors that were read since the last call and did not match their protection tuples, oldest first, and the number of
+    /// older sectors that were dropped. The device is an [integrity device](crate::integrity), or has its own protection information.
     #[must_use]
     pub fn take_wrong_tuples(&self) -> (Vec<WrongTuple>, u64) {
         let mut kept = self.lock();
@@ -131,8 +130,8 @@ impl Events {
         let found = self.device.as_ref().map(|device| device.take_wrong_tuples());
         let (found, dropped) = found.unwrap_or_default();
         if dropped > 0 {
-            // The device has dropped sectors that are newer than all sectors in this list. The list is emptied too, so that it has no gap:
-            // only the oldest sectors are missing.
+            // The device has dropped sectors that are newer than all sectors in this list. This code empties the list too, so that it has
+            // no gap: only the oldest sectors are missing.
             kept.wrong_dropped += dropped + kept.wrong.drain(..).count() as u64;
             kept.wrong_count += dropped;
         }

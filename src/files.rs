@@ -40,8 +40,7 @@ pub trait Files {
         None
     }
 
-    /// Opens a regular file for reading with the traits of [`std::io`]. The cursor has a queue of its own, and belongs to the calling
-    /// thread.
+    /// Opens a regular file for reading with the traits of [`std::io`]. The cursor has its own queue, and belongs to the calling thread.
     ///
     /// # Errors
     /// The errors of [`open`](Self::open) and [`queue`](Self::queue).

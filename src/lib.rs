@@ -105,9 +105,9 @@
 //! # }
 //! ```
 //!
-//! The kernel may serve a file instead of the device. This is not an error, and the bytes are the same. A program that opens the file for
-//! writing usually waits less than a millisecond. After that, the kernel serves all reads until the program has closed the file. Then the
-//! library acquires the lease again. [`fs::host`] explains why this is safe.
+//! For some files, the kernel serves the reads instead of the device. This is not an error, and the bytes are the same. A program that
+//! opens the file for writing usually waits less than a millisecond. After that, the kernel serves all reads until the program has closed
+//! the file. Then the library acquires the lease again. [`fs::host`] explains why this is safe.
 //!
 //! # Many requests in flight
 //!
@@ -142,8 +142,8 @@
 //! ```
 //!
 //! While a request is in flight, the queue owns the memory of the request. The completion returns the memory. The kernel never writes to
-//! freed memory, even if a handle is dropped. For [registered buffers](Queue::register_buffers), the kernel pins the pages only once, not
-//! at each request. A queue belongs to one thread. The documentation of [`Queue`] shows how an event loop uses a queue.
+//! freed memory, even if a handle is dropped. For [registered buffers](Queue::register_buffers), the kernel pins the pages only once
+//! instead of for each request. A queue belongs to one thread. The documentation of [`Queue`] shows how an event loop uses a queue.
 //!
 //! # Programs
 //!

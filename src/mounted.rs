@@ -1,5 +1,5 @@
-//! Opens files of mounted file systems, and creates queues for these files. For unmounted file systems, [`Volume`](crate::Volume) has these
-//! functions.
+//! Opens files of mounted file systems, and creates queues for these files. [`Volume`](crate::Volume) has the same functions for unmounted
+//! file systems.
 
 use std::fmt;
 use std::path::Path;
@@ -39,7 +39,7 @@ impl HostOptions {
 }
 
 /// Reads files of mounted ext2, ext3, ext4 and XFS file systems. While a lease on a file excludes writers, the file is read directly from
-/// the device. At all other times, the kernel reads the file. A clone of a host costs little. Threads can share a host.
+/// the device. At all other times, the kernel reads the file. A clone of a host is cheap. Threads can share a host.
 ///
 /// One host serves any number of files. It opens each device once, and one thread handles broken leases. A device stays open until the host
 /// and all its files and queues are dropped. While a device is open, its file system can be unmounted, but the device cannot be removed
@@ -77,8 +77,8 @@ impl Host {
     }
 
     fn start(engine: Engine, own: Option<Arc<dyn Device>>) -> Result<Self> {
-        // Before the host is created, a test opens a queue. So an unavailable engine causes an error here, and not at the first use of the
-        // host.
+        // This code opens a queue as a test before it creates the host, so that an unavailable engine causes an error here instead of at
+        // the first use of the host.
         let test = |engine| open_queue(engine, &QueueOptions::new().depth(1));
         let (served, no_io_uring) = match (&own, engine) {
             (Some(_), _) => (engine, None),
@@ -127,11 +127,11 @@ impl Host {
         Ok(HostHandle::new(open, options.direct).into())
     }
 
-    /// The attributes of a file, as `stat` returns them, and the generation of the inode (`FS_IOC_GETVERSION`). Symbolic links are
-    /// followed. The fields `flags` and `project` are not set.
+    /// Returns the attributes of a file, as `stat` does, and the generation of the inode (`FS_IOC_GETVERSION`). Follows symbolic links. The
+    /// fields `flags` and `project` are not set.
     ///
-    /// If an inode number is used again for another file, the two files have different generations. The generation is 0 if the file system
-    /// has no generations, or if the caller may not read the file.
+    /// If an inode number is reused for another file, the two files have different generations. The generation is 0 if the file system has
+    /// no generations, or if the caller may not read the file.
     ///
     /// # Errors
     /// The `Io` errors of `stat(2)`.

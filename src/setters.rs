@@ -1,7 +1,7 @@
 //! Macros for `#[non_exhaustive]` types to which fields can be added later, such as options and attributes. A program creates a value by
-//! `Type::new(...).field(value)`. After a field was added to the type, this code still compiles.
+//! `Type::new(...).field(value)`. This code still compiles after a field is added to the type.
 
-/// Defines a method for each field, which sets the field.
+/// Defines, for each field, a method that sets the field.
 macro_rules! setters {
     ($type:ident { $($field:ident: $value:ty),+ $(,)? }) => {
         impl $type {
@@ -17,8 +17,8 @@ macro_rules! setters {
     };
 }
 
-/// Defines a method for each field of options, which sets the field. The comment before the field in the macro call is the documentation of
-/// the method.
+/// Defines, for each field of an options type, a method that sets the field. The comment before the field in the macro call is the
+/// documentation of the method.
 macro_rules! options {
     ($type:ident { $($(#[$doc:meta])+ $field:ident: $value:ty),+ $(,)? }) => {
         impl $type {

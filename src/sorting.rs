@@ -1,8 +1,8 @@
 //! Sorts that add little machine code for each type.
 //!
-//! The compiler generates the sorts of std again for each type and each order, about 5 KB of code each time. The sorts of this module share
-//! one function, which sorts indexes and calls the comparison through a pointer. This is slower, so these sorts are not used on the path of
-//! requests.
+//! For each type and each order, the compiler generates another copy of std's sorts, about 5 KB of code each time. The sorts of this module
+//! share one function, which sorts indexes and calls the comparison through a pointer. This is slower, so these sorts are not used on the
+//! path of requests.
 
 use std::cmp::Ordering;
 
@@ -28,7 +28,7 @@ pub trait Sorting<T> {
 impl<T> Sorting<T> for [T] {
     fn order_by(&mut self, mut compare: impl FnMut(&T, &T) -> Ordering) {
         let mut from = sorted(self.len(), &mut |one, other| compare(&self[one], &self[other]));
-        // Swaps move the elements to their positions. The loop handles one cycle of the permutation after the other.
+        // Swaps move the elements to their positions. The loop handles one cycle of the permutation after another.
         for start in 0..self.len() {
             let mut at = start;
             loop {
@@ -43,7 +43,7 @@ impl<T> Sorting<T> for [T] {
     }
 }
 
-/// The indexes of a list in the order of its elements.
+/// Returns the indexes of a list in the order of its elements.
 fn sorted(len: usize, compare: &mut dyn FnMut(usize, usize) -> Ordering) -> Vec<usize> {
     let mut indexes = Vec::from_iter(0..len);
     indexes.sort_by(|one, other| compare(*one, *other));

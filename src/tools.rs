@@ -1,4 +1,4 @@
-//! Creates, tunes and resizes volumes that are not open. No external program is run. An image file needs no root permissions.
+//! Creates, tunes and resizes volumes that are not open, without an external program. Work on an image file needs no root permissions.
 //!
 //! ```
 //! use ironmap::fs::Clock;
@@ -72,7 +72,7 @@ pub fn make(device: &dyn Device, options: &MkfsOptions) -> Result<Superblock> {
     mkfs(device, options)
 }
 
-/// Checks whether [`make`] can make a volume of these options on a device, and writes nothing. The content of the device is not checked.
+/// Checks whether [`make`] can make a volume with these options on a device, and writes nothing. The content of the device is not checked.
 ///
 /// # Errors
 /// The errors of [`make`] for impossible options, and for a volume that is too small for its metadata.
@@ -94,8 +94,8 @@ pub fn tune(device: &Arc<dyn Device>, options: &TuneOptions, clock: Clock) -> Re
 }
 
 /// Grows or shrinks an ext4 volume. The device must be open for writing. If the volume needs recovery, it is recovered before the change;
-/// this counts as a mount. The time of the change is read from the clock. If the last group would be hardly larger than its metadata, it is
-/// omitted, and the new size is smaller than requested.
+/// this counts as a mount. The time of the change is read from the clock. If the last group would be hardly larger than its metadata, the
+/// group is omitted, and the new size is smaller than requested.
 ///
 /// # Errors
 /// `InvalidInput` for impossible sizes; `Unsupported` with the name of the feature and an alternative; `NoSpace` with the smallest possible
@@ -106,7 +106,8 @@ pub fn resize(device: &Arc<dyn Device>, options: &ResizeOptions, clock: Clock) -
     ext4::resize(device, options, clock)
 }
 
-/// The smallest size to which [`resize`] can shrink the ext4 volume on a device. The resize is tried in memory, and nothing is written.
+/// Returns the smallest size to which [`resize`] can shrink the ext4 volume on a device. The resize is tried in memory, and nothing is
+/// written.
 ///
 /// # Errors
 /// The errors of [`resize`].
@@ -131,8 +132,8 @@ pub fn check_empty(device: &dyn Device) -> Result<()> {
     found.map_or(Ok(()), |what| Err(Error::new(ErrorKind::Exists, what)))
 }
 
-/// Refuses a member of an MD array, a physical volume of an LVM volume group, and a disk with a partition of this kind. Even a user who wants to overwrite a device may not know
-/// that an array or a group uses it.
+/// Refuses a member of an MD array, a physical volume of an LVM volume group, and a disk with a partition of this kind. Even a user who
+/// wants to overwrite a device may not know that an array or a group uses it.
 ///
 /// # Errors
 /// `Busy` with the name of the array or the group, and the command that removes the device from it; the errors of the device.
@@ -141,7 +142,7 @@ pub fn check_member(device: &dyn Device) -> Result<()> {
     membership(device)?.map_or(Ok(()), |what| Err(Error::new(ErrorKind::Busy, what)))
 }
 
-/// The block size of the file system on a device. `None` if the format is not known or the superblock is damaged.
+/// Returns the block size of the file system on a device, or `None` if the format is not known or the superblock is damaged.
 ///
 /// # Errors
 /// The errors of the device.
@@ -150,8 +151,8 @@ pub fn block_size(device: &dyn Device) -> Result<Option<usize>> {
     Ok(footprint_on(device)?.and_then(Result::ok).map(|footprint| footprint.block_size))
 }
 
-/// Refuses a device if the tail of the device, from byte `from` on, is in use. A file system that extends into the tail is always refused.
-/// If the device contains data whose length is unknown, they are refused too, unless `lost` permits their loss.
+/// Refuses a device if its tail, starting at byte `from`, is in use. A file system that extends into the tail is always refused. Data of
+/// unknown length are refused too, unless `lost` permits their loss.
 ///
 /// # Errors
 /// `Exists`; the errors of the device.
@@ -170,13 +171,13 @@ pub fn check_tail(device: &dyn Device, from: u64, lost: TailLoss) -> Result<()> 
             }
             Err(_) if lost == TailLoss::DamagedVolume => Ok(()),
             Err(error) => taken(format!(
-                "contains a file system whose end is not known ({error}): the tags would overwrite the content from byte {from} on"
+                "contains a file system whose end is not known ({error}): the tags would overwrite all bytes from byte {from}"
             )),
         };
     }
     match occupant(device) {
         Some(what) if lost == TailLoss::Nothing => taken(format!(
-            "{what}, whose end is not known: the tags would overwrite the content from byte {from} on"
+            "{what}, whose end is not known: the tags would overwrite all bytes from byte {from}"
         )),
         _ => Ok(()),
     }
@@ -194,15 +195,15 @@ fn check_ext4(device: &dyn Device, of_xfs: &str) -> Result<()> {
     }
 }
 
-/// The range of a device that its file system uses, from the start of the device. `None` if no known format is found. The inner result is
-/// an error if the superblock does not state the length.
+/// Returns the range of a device that its file system uses, from the start of the device. Returns `None` if no known format is found. The
+/// inner result is an error if the superblock does not state the length.
 fn footprint_on(device: &dyn Device) -> Result<Option<Result<Footprint>>> {
     if device.size() < SMALLEST {
         return Ok(None);
     }
     let Some(format) = find_format(device)? else { return Ok(None) };
     match (format.footprint)(device) {
-        // An I/O error is returned as an error of this function, because it does not mean that the file system is damaged.
+        // An I/O error does not mean that the file system is damaged, so it becomes an error of this function.
         Err(error) if matches!(error.kind(), ErrorKind::Io(_)) => Err(error),
         footprint => Ok(Some(footprint)),
     }
@@ -218,7 +219,7 @@ mod tests {
     fn a_superblock_that_cannot_be_read_is_an_error() {
         let ram: Arc<dyn Device> = Arc::new(Ram::new(8 << 20));
         make(&*ram, &MkfsOptions::default()).unwrap();
-        // This branch runs if the second half of the superblock cannot be read. The first half is enough to identify the format.
+        // The first half of the superblock is sufficient to identify the format, but the second half cannot be read.
         let faults = Faults { bad_sectors: [3].into(), ..Faults::default() };
         let sim = Sim::new(ram, faults);
         let found = check_tail(&sim, 1 << 20, TailLoss::DamagedVolume);

@@ -43,7 +43,7 @@ impl From<u64> for FilePos {
 impl Add<u64> for FilePos {
     type Output = Self;
 
-    /// The position that is `bytes` larger. The sum must not overflow; [`checked_add`](Self::checked_add) detects an overflow.
+    /// Returns the position that is `bytes` larger. The sum must not overflow; [`checked_add`](Self::checked_add) detects an overflow.
     fn add(self, bytes: u64) -> Self {
         Self(self.0 + bytes)
     }
@@ -86,13 +86,13 @@ pub struct BlockSize {
 }
 
 impl BlockSize {
-    /// The block size of `1 << shift` bytes. `None` for less than 512 bytes or more than 64 KiB.
+    /// Creates the block size of `1 << shift` bytes. Returns `None` for less than 512 bytes or more than 64 KiB.
     #[must_use]
     pub const fn from_shift(shift: u8) -> Option<Self> {
         if shift >= 9 && shift <= 16 { Some(Self { shift }) } else { None }
     }
 
-    /// The logarithm to base two of the size in bytes.
+    /// The base-2 logarithm of the size in bytes.
     #[must_use]
     pub const fn shift(self) -> u8 {
         self.shift

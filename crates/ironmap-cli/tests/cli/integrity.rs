@@ -389,7 +389,7 @@ fn a_tail_that_a_damaged_volume_may_have_is_not_taken_by_force() {
     let before = fs::read(bench.image()).unwrap();
     for options in [&[][..], &["--force"]] {
         let output = bench.run([&["integrity", "format", "image"], options].concat());
-        refused(&output, 3, &["whose end is not known", "checksum", "overwrite the content from"]);
+        refused(&output, 3, &["whose end is not known", "checksum", "overwrite all bytes from"]);
     }
     assert!(fs::read(bench.image()).unwrap() == before, "a refusal has changed the device");
     let told = bench.run(["integrity", "format", "--lose-tail", "image,tags"]);
