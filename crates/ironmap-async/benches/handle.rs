@@ -10,8 +10,8 @@
 //! - `disk`: an image in the temporary directory, with io_uring; the directory must be on a disk
 //!
 //! Each round measures each way of making requests once, and computes the ratios between the ways. A result row contains the median of each
-//! ratio over all rounds. The CPU time includes all threads of this process. The load by other programs hardly affects the CPU time.
-//! `IRONMAP_ROUNDS` sets the number of rounds.
+//! ratio over all rounds. The CPU time includes all threads of this process; the load of other programs hardly affects it. `IRONMAP_ROUNDS`
+//! sets the number of rounds.
 
 use std::error::Error;
 use std::fs;
@@ -43,7 +43,7 @@ const DEVICES: [(&str, Engine, u64); 5] = [
     ("zram", Engine::Auto, 40_000),
     ("disk", Engine::Auto, 10_000),
 ];
-/// callgrind counts two runs. The shorter run makes this number of requests. The longer run makes twice as many.
+/// callgrind counts two runs. The shorter run makes this number of requests, and the longer run makes twice as many.
 const COUNTED: u64 = 20_000;
 
 /// A way to make the requests.
@@ -58,7 +58,7 @@ enum Way {
 }
 
 impl Way {
-    /// The ways of making requests that are compared. With psync, each thread of a pool has one request in flight.
+    /// Returns the ways of making requests to compare. With psync, each thread of a pool has one request in flight.
     fn all(engine: Engine) -> Vec<Self> {
         let psync = [1, 4, 8, 16, 32].map(|threads| Self::Tasks { threads });
         let one = |threads| [Self::OneTask { threads }, Self::Tasks { threads }];
@@ -141,7 +141,7 @@ fn fill(device: &Path) -> Result<()> {
     Ok(volume.close()?)
 }
 
-/// The next number of a pseudorandom generator (xorshift).
+/// Returns the next number of a pseudorandom generator (xorshift).
 fn next(state: &mut u64) -> u64 {
     *state ^= *state << 13;
     *state ^= *state >> 7;
@@ -283,7 +283,7 @@ fn measure(device: &str, volume: &Volume, requests: u64) -> Result<()> {
     Ok(())
 }
 
-/// The CPU time of this process, in microseconds.
+/// Returns the CPU time of this process in microseconds.
 fn cpu_us() -> f64 {
     let time = rustix::time::clock_gettime(rustix::time::ClockId::ProcessCPUTime);
     time.tv_sec as f64 * 1e6 + time.tv_nsec as f64 / 1e3

@@ -1,5 +1,5 @@
-//! Reads a file of a volume with 64 tasks of tokio, and prints the rate: `tokio_reader disk.img /file`. The tasks move between the threads
-//! of the runtime. They share one handle of the file.
+//! Reads a file of a volume with 64 tokio tasks, and prints the rate: `tokio_reader disk.img /file`. The tasks move between the threads of
+//! the runtime. They share one handle of the file.
 
 use std::time::Instant;
 
@@ -9,7 +9,7 @@ use ironmap_async::{AsyncFile, Pool, PoolOptions};
 const BLOCK: u64 = 4096;
 const TASKS: u64 = 64;
 
-/// The sum of all bytes of the blocks `first`, `first + TASKS` and so on.
+/// Returns the sum of all bytes of the blocks `first`, `first + TASKS` and so on.
 async fn scan(file: AsyncFile, first: u64) -> Result<u64> {
     let (mut buffer, mut sum) = (Buffer::aligned(BLOCK as usize)?, 0);
     for block in (first..file.file().size().div_ceil(BLOCK)).step_by(TASKS as usize) {

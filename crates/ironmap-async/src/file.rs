@@ -73,7 +73,7 @@ impl From<Failed> for Error {
 /// A file of a pool. The threads of the pool carry out its requests. A clone is cheap and refers to the same file.
 #[derive(Clone)]
 pub struct AsyncFile {
-    /// The opened file. Each request holds a clone of this `Arc`, because the `Arc` is smaller than a [`File`] and is copied faster.
+    /// The open file. Each request holds a clone of this `Arc`, which is smaller than a [`File`] and faster to copy.
     file: Arc<File>,
     pool: Pool,
     /// Whether a read occupies its thread until the read is complete.
@@ -97,8 +97,8 @@ impl AsyncFile {
         &self.pool
     }
 
-    /// Starts a read that fills `buffer`. The answer contains the number of bytes that were read, and the buffer. At the end of the file,
-    /// the number can be smaller than the buffer.
+    /// Starts a read that fills `buffer`. The answer contains the number of bytes read and the buffer. At the end of the file, the number
+    /// can be smaller than the length of the buffer.
     pub fn read_at(
         &self,
         buffer: Buffer,
@@ -125,7 +125,7 @@ impl AsyncFile {
         Job::Read { file: Arc::clone(&self.file), buffer, pos, waits: self.waits, promise }
     }
 
-    /// Starts a write of all of `buffer`. Without [`DioFlags::DSYNC`] the data are durable after the next [`sync`](Self::sync).
+    /// Starts a write of all of `buffer`. Without [`DioFlags::DSYNC`], the data are durable after the next [`sync`](Self::sync).
     pub fn write_at(
         &self,
         buffer: Buffer,
@@ -149,12 +149,12 @@ impl AsyncFile {
         answer
     }
 
-    /// Makes all completed writes of the file durable, and all of its metadata.
+    /// Makes all completed writes of the file durable, together with all of its metadata.
     pub fn sync(&self) -> Answer<ironmap::Result<()>> {
         self.sync_with(false)
     }
 
-    /// Makes all completed writes of the file durable, and the metadata that are needed to read the data.
+    /// Makes all completed writes of the file durable, together with the metadata that are needed to read the data.
     pub fn sync_data(&self) -> Answer<ironmap::Result<()>> {
         self.sync_with(true)
     }

@@ -1,6 +1,6 @@
 //! Access to files of volumes and of mounted file systems for async programs.
 //!
-//! A [`Queue`](ironmap::Queue) belongs to one thread. So a task that moves between threads cannot have a queue. A [`Pool`] has a few
+//! A [`Queue`](ironmap::Queue) belongs to one thread, so a task that moves between threads cannot have a queue. A [`Pool`] has a few
 //! threads, each with a queue. The handles of a pool are `Send`, `Sync` and `Clone`. The futures of a pool work with any executor.
 //!
 //! ```
@@ -16,8 +16,8 @@
 //! # }
 //! ```
 //!
-//! A request owns its memory. So the future of a request can be dropped at any time: the pool still carries out the request, and then frees
-//! the memory. A pool that is dropped first carries out all accepted requests.
+//! A request owns its memory, so the future of a request can be dropped at any time: the pool still carries out the request, and then frees
+//! the memory. When a pool is dropped, it first carries out all accepted requests.
 //!
 //! With the feature `tokio`, a [`Stream`] implements tokio's `AsyncRead`, `AsyncSeek` and `AsyncWrite`.
 

@@ -47,10 +47,10 @@ impl PoolOptions {
 
     /// Sets the number of threads, at least one. By default, a pool has two threads. One thread submits and completes most requests. The
     /// second thread takes requests while the first is busy, for example with a sync. With psync, a request occupies its thread until it is
-    /// complete, so each thread has only one request in flight. The default with psync is therefore [`depth`](Self::depth) threads, at most
-    /// 16. If the device of a host file does not support NOWAIT ([`DeviceReport::nowait`](ironmap::DeviceReport::nowait)), the kernel waits
-    /// in the submission of each read. So when the pool of a host opens the first such file, it also increases its threads to the default
-    /// number of psync.
+    /// complete, so each thread has only one request in flight. Therefore, the default with psync is [`depth`](Self::depth) threads, at
+    /// most 16. If the device of a host file does not support NOWAIT ([`DeviceReport::nowait`](ironmap::DeviceReport::nowait)), the kernel
+    /// waits during the submission of each read. So when the pool of a host opens the first such file, it also increases its threads to the
+    /// default number for psync.
     #[must_use]
     pub fn threads(mut self, threads: usize) -> Self {
         self.threads = Some(threads.max(1));
@@ -98,7 +98,7 @@ pub struct PoolReport {
     /// The engine of the volume or host. If the kernel refuses io_uring, as in many containers, this is [`Engine::Psync`].
     pub engine: Engine,
     /// The reason why the engine is psync: the errno with which the kernel refuses io_uring, or a device without NOWAIT. `None` with any
-    /// other engine, and if the options of the volume or host request psync.
+    /// other engine, or if the options of the volume or host request psync.
     pub no_io_uring: Option<NoIoUring>,
     /// The number of threads.
     pub threads: usize,
@@ -135,8 +135,8 @@ impl fmt::Display for PoolReport {
 /// Opens a file of the pool's volume or host.
 type Open = dyn Fn(&Path, FileOptions) -> Result<ironmap::File> + Send + Sync;
 
-/// A few threads with a queue each, for all files of a volume or a host. Clones are handles of the same pool. When the last handle is
-/// dropped, the threads carry out the accepted requests, and end.
+/// A few threads, each with a queue, for all files of a volume or a host. Clones are handles of the same pool. When the last handle is
+/// dropped, the threads carry out the accepted requests, and then end.
 #[derive(Clone)]
 pub struct Pool {
     threads: Threads<Job>,
@@ -149,7 +149,7 @@ impl Pool {
     /// Starts the threads. Each thread creates its queue before this call returns.
     ///
     /// # Errors
-    /// Returns the error of the first queue that cannot be created. Returns `Io` if no thread can be started.
+    /// The error of the first queue that cannot be created; `Io` if no thread can be started.
     pub fn new(files: impl Files + Send + Sync + 'static, options: PoolOptions) -> Result<Self> {
         let report = Arc::new(options.report(&files));
         let (queue_options, depth) = (options.queue.depth(options.depth), options.depth as usize);
@@ -172,7 +172,7 @@ impl Pool {
         Ok(Self { threads, open, report, abandoned })
     }
 
-    /// The engine, the number of threads, and the number of requests that were abandoned up to this call.
+    /// Returns the engine, the number of threads, and the number of requests that were abandoned up to this call.
     #[must_use]
     pub fn report(&self) -> PoolReport {
         let mut report = PoolReport::clone(&self.report);
@@ -185,7 +185,7 @@ impl Pool {
         report
     }
 
-    /// Opens a file. A thread of the pool opens it, because an open may read metadata from the device.
+    /// Opens a file on a thread of the pool, because an open may read metadata from the device.
     pub fn open(&self, path: impl Into<PathBuf>) -> Opening {
         self.open_with(path, FileOptions::new())
     }
@@ -204,10 +204,10 @@ impl Pool {
         Opening { pool: self.clone(), answer }
     }
 
-    /// Runs a function on a thread of the pool, and passes this thread's queue to it. Use it for calls that wait, such as
-    /// [`Queue::read_many`]. While the function runs, the thread does not complete its other requests in flight. A file with such a request
-    /// cannot be locked as a whole. Therefore an operation of the function that locks a whole file, such as a truncation, can fail with
-    /// `Busy`. When the function returns, it must have no requests in flight.
+    /// Runs a function on a thread of the pool, and passes this thread's queue to it. This method is for calls that wait, such as
+    /// [`Queue::read_many`]. While the function runs, the thread does not complete its other requests in flight, and a file with such a
+    /// request cannot be locked as a whole. Therefore, an operation of the function that locks a whole file, such as a truncation, can fail
+    /// with `Busy`. When the function returns, it must have no requests in flight.
     ///
     /// If the function panics, the answer is an error, and the thread continues.
     pub fn run<T, E>(
@@ -225,7 +225,7 @@ impl Pool {
         answer
     }
 
-    /// Makes a handle of a file. The volume or host of this pool must have opened the file.
+    /// Makes a handle of a file that the volume or host of this pool has opened.
     #[must_use]
     pub fn file(&self, file: ironmap::File) -> AsyncFile {
         let device = file.host().and_then(|report| report.device);

@@ -14,10 +14,10 @@ struct Shared<T> {
 }
 
 enum State<T> {
-    /// The value is not set yet. The field is the waker of the task that waits for the value, if there is one.
+    /// The value is not set yet. The field contains the waker of the task that waits for the value, if there is one.
     Waiting(Option<Waker>),
     Ready(T),
-    /// There is no value: the future has returned it, or the promise was dropped without a value.
+    /// There is no value: the future has already returned it, or the promise was dropped without a value.
     Gone,
 }
 
@@ -42,11 +42,11 @@ pub(crate) fn promise<T>() -> (Promise<T>, Answer<T>) {
 
 impl<T> Shared<T> {
     fn state(&self) -> MutexGuard<'_, State<T>> {
-        // While the lock is held, no other code runs that could panic. So the state is valid even after a panic.
+        // While the lock is held, no other code runs that could panic, so the state is valid even after a panic.
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Sets the final state, and returns the waker of the task that waits for the value. The waker runs code of the executor. So the caller
+    /// Sets the final state, and returns the waker of the task that waits for the value. The waker runs code of the executor, so the caller
     /// releases the lock before it calls the waker.
     #[inline(always)] // each request runs this function, and without inlining the value would be copied one more time
     fn end(&self, end: State<T>) -> Option<Waker> {
@@ -75,7 +75,7 @@ impl<T> Drop for Promise<T> {
     }
 }
 
-/// The tasks to wake after several answers were set. If a task waits for several of these answers, it is woken once.
+/// The tasks to wake after several answers were set. A task that waits for several of these answers is woken once.
 #[derive(Default)]
 pub(crate) struct Wakes(Vec<Waker>);
 

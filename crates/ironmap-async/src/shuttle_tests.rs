@@ -1,6 +1,5 @@
 //! Tests how jobs pass from tasks to threads, and answers back to tasks. A model checker chooses the schedules: `./x shuttle`.
-//!
-//! The threads, the jobs, the promises and the wakes are those of the pool. Only the queue of a thread is a model: its device completes
+//! The threads, the jobs, the promises and the wakes are those of the pool. Only the queue of a thread is a model, whose device completes
 //! requests in any order, at any time.
 
 use std::env;
@@ -32,8 +31,8 @@ const MOST: usize = 3;
 /// The number of requests that a thread has in flight.
 const DEPTH: usize = 2;
 
-/// Runs a model under two kinds of schedules: random schedules, and schedules with few thread switches. A deadlock fails the test. A panic
-/// that the model does not catch also fails it.
+/// Runs a model under two kinds of schedules: random schedules, and schedules with few thread switches. The test fails on a deadlock, and
+/// on a panic that the model does not catch.
 fn explore(model: impl Fn() + Send + Sync + Copy + 'static) {
     let wanted = env::var("IRONMAP_SHUTTLE").ok().and_then(|text| text.parse::<usize>().ok());
     let schedules = wanted.unwrap_or(SCHEDULES).max(1);
@@ -46,7 +45,7 @@ fn explore(model: impl Fn() + Send + Sync + Copy + 'static) {
 /// The counts of one schedule.
 #[derive(Default)]
 struct Counts {
-    /// The number of buffers that are allocated at this time.
+    /// The number of buffers that are currently allocated.
     live: AtomicUsize,
     /// The number of requests that a device has carried out.
     carried_out: AtomicUsize,
@@ -278,8 +277,8 @@ fn check(counts: &Counts, carried_out: usize) {
     assert_eq!(counts.carried_out.load(Ordering::Relaxed), carried_out);
 }
 
-/// Several tasks send requests. Each request is answered with its own memory. Tasks that wait for one answer are woken. Tasks that wait for
-/// several answers are woken too.
+/// Several tasks send requests, and each request is answered with its own memory. Tasks that wait for one answer or for several answers are
+/// woken.
 #[test]
 fn each_request_is_answered() {
     explore(|| {
@@ -382,7 +381,7 @@ fn a_panic_of_a_call_disturbs_no_other() {
     });
 }
 
-/// All threads have ended by panics. The answers of queued requests and of later requests are lost, so no task waits for ever.
+/// All threads have ended by panics. The answers of queued requests and of later requests are lost, so no task waits forever.
 #[test]
 fn no_task_waits_for_threads_that_ended() {
     explore(|| {
@@ -428,8 +427,8 @@ fn a_job_that_blocks_delays_no_other() {
     });
 }
 
-/// Threads are added while requests are queued. These threads carry out their share of the requests. The drop of the last handle waits for
-/// the added threads.
+/// Threads are added while requests are queued, and carry out their share of the requests. Dropping the last handle waits for the added
+/// threads.
 #[test]
 fn added_threads_carry_out_jobs() {
     explore(|| {

@@ -13,9 +13,9 @@ use crate::promise::Answer;
 /// The length of the buffer of a stream.
 const BUFFER: usize = 256 << 10;
 
-/// A file with a position. It implements tokio's `AsyncRead`, `AsyncSeek` and `AsyncWrite`. A read fetches up to 256 KiB into a buffer.
-/// Later reads are served from this buffer. A write returns as soon as its data are copied. A flush waits until the last write is carried
-/// out, and then syncs the file.
+/// A file with a position. It implements tokio's `AsyncRead`, `AsyncSeek` and `AsyncWrite`. A read fetches up to 256 KiB into a buffer,
+/// which serves later reads. A write returns as soon as its data are copied. A flush waits until the last write is carried out, and then
+/// syncs the file.
 pub struct Stream {
     file: AsyncFile,
     pos: u64,
@@ -159,7 +159,7 @@ impl AsyncWrite for Stream {
         let mut buffer = self.buffer()?;
         buffer[..count].copy_from_slice(&bytes[..count]);
         if count < BUFFER {
-            // A request always writes its whole buffer. So a shorter write needs a buffer of its own length.
+            // A request always writes its whole buffer, so a shorter write needs a buffer of its own length.
             let mut short = Buffer::aligned(count)?;
             short.copy_from_slice(&buffer[..count]);
             buffer = short;

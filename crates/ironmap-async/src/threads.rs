@@ -13,13 +13,13 @@ use crate::sync::{Event, Mutex, MutexGuard, Source, mpsc};
 pub(crate) trait Work {
     type Job;
 
-    /// Whether a job blocks its thread: the thread begins no other job until this job has ended.
+    /// Whether a job blocks its thread, so that the thread begins no other job until this job has ended.
     fn blocks(job: &Self::Job) -> bool;
 
     /// The number of jobs that the thread can begin now.
     fn room(&self) -> usize;
 
-    /// The number of jobs that were begun and have not ended yet.
+    /// The number of jobs that have begun and have not ended yet.
     fn in_flight(&self) -> usize;
 
     /// Begins a job. A job that blocks the thread is carried out before this call returns.
@@ -43,11 +43,11 @@ pub(crate) trait Work {
 type Spawn = dyn Fn(usize, Option<Started>) -> std::io::Result<JoinHandle<()>> + Send + Sync;
 type Started = mpsc::Sender<Result<()>>;
 
-/// The threads, and the jobs that they take. A clone is a handle of the same threads. When the last handle is dropped, the threads carry out
-/// the accepted jobs, and end.
+/// The threads, and the jobs that they take. A clone is a handle of the same threads. When the last handle is dropped, the threads carry
+/// out the accepted jobs, and then end.
 pub(crate) struct Threads<J> {
     handover: Arc<Handover<J>>,
-    /// Closes the hand-over of jobs to the threads when the last handle is dropped.
+    /// Closes the handover of jobs to the threads when the last handle is dropped.
     close: Arc<Close<J>>,
 }
 
@@ -62,7 +62,7 @@ impl<J: Send + 'static> Threads<J> {
     /// call returns. If `divides` is set, a thread takes only its share of the queued jobs.
     ///
     /// # Errors
-    /// Returns the first error of `make`. Returns `Io` if no thread can be started.
+    /// The first error of `make`; `Io` if no thread can be started.
     pub(crate) fn start<W: Work<Job = J>>(
         count: usize,
         most: usize,
@@ -106,7 +106,7 @@ impl<J: Send + 'static> Threads<J> {
     }
 
     /// Adds threads, up to the number `most` of [`start`](Self::start). The call does not wait until they run. If a thread cannot be
-    /// started, or cannot create its [`Work`], there are fewer threads.
+    /// started or cannot create its [`Work`], there are fewer threads.
     pub(crate) fn grow(&self) {
         let mut threads = self.close.threads();
         while threads.len() < self.handover.bells.len() && self.add(&mut threads, None).is_ok() {}
@@ -147,8 +147,8 @@ fn spawn<W: Work<Job: Send + 'static>>(
                 let _ = started.send(told);
             }
             if let Some(mut work) = work {
-                // After a panic, the answers to the requests of this thread are lost. The panic is caught, because a model checker treats
-                // any other panic as an error.
+                // After a panic, the answers to the requests of this thread are lost. The code catches the panic, because a model checker
+                // treats any other panic as an error.
                 drop(catch_unwind(AssertUnwindSafe(|| thread.run(&mut work))));
             }
         };
@@ -156,7 +156,7 @@ fn spawn<W: Work<Job: Send + 'static>>(
     }
 }
 
-/// The jobs that no thread has taken yet, and one event (`bells`) for each thread. To wake a thread, another thread sets its event.
+/// The jobs that no thread has taken yet, and one event (`bells`) for each thread. Setting the event of a thread wakes the thread.
 struct Handover<J> {
     jobs: Mutex<Jobs<J>>,
     bells: Vec<Event>,
@@ -166,8 +166,8 @@ struct Handover<J> {
 
 struct Jobs<J> {
     queued: VecDeque<J>,
-    /// The number of threads that will look at the queue before they sleep or block. If this number is not zero, a new job wakes no thread.
-    /// So one thread submits the jobs of many tasks together.
+    /// The number of threads that will look at the queue before they sleep or block. If this number is not zero, a new job wakes no thread,
+    /// so that one thread submits the jobs of many tasks together.
     searching: usize,
     /// The indexes of the threads that sleep.
     asleep: Vec<usize>,
@@ -178,8 +178,8 @@ struct Jobs<J> {
 }
 
 impl<J> Jobs<J> {
-    /// Chooses a sleeping thread for the queued jobs. Returns `None` if another thread already looks for jobs. The chosen thread counts as
-    /// searching from now on. The caller wakes the chosen thread by its event in `bells`.
+    /// Chooses a sleeping thread for the queued jobs. Returns `None` if another thread is already looking for jobs. The chosen thread
+    /// counts as searching from then on. The caller wakes the chosen thread with its event in `bells`.
     fn wake_one(&mut self) -> Option<usize> {
         if self.queued.is_empty() || self.searching > 0 {
             return None;
@@ -199,7 +199,7 @@ impl<J> Handover<J> {
     }
 
     fn jobs(&self) -> MutexGuard<'_, Jobs<J>> {
-        // While the lock is held, no code of a task or an executor runs. So a panic in such code leaves the jobs valid.
+        // While the lock is held, no code of a task or an executor runs, so a panic in such code leaves the jobs valid.
         self.jobs.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
@@ -207,7 +207,7 @@ impl<J> Handover<J> {
         let woken = {
             let mut queue = self.jobs();
             if queue.threads == 0 {
-                // The drop of a job runs a waker, which is code of the executor. So the lock is released first.
+                // Dropping a job runs a waker, which is code of the executor, so the lock is released first.
                 drop(queue);
                 return add(&mut VecDeque::new());
             }
@@ -222,7 +222,7 @@ impl<J> Handover<J> {
     }
 }
 
-/// One thread of the pool. The drop of this value records that the thread has ended, also after a panic.
+/// One thread of the pool. The drop of this value records that the thread has ended, even after a panic.
 struct Thread<'a, J> {
     handover: &'a Handover<J>,
     index: usize,
@@ -242,8 +242,8 @@ impl<J> Thread<'_, J> {
             if work.in_flight() == 0 && open.is_none() {
                 return;
             }
-            // The thread yields once before it sleeps, so that tasks and the device can run. Without this step, threads that share a
-            // processor would wake each other for each single request.
+            // The thread yields once before it sleeps, so that tasks and the device can run. Otherwise, threads that share a processor
+            // would wake each other for every single request.
             match (began + ended > 0, idle) {
                 (true, _) => idle = false,
                 (false, false) => {
@@ -258,8 +258,8 @@ impl<J> Thread<'_, J> {
         }
     }
 
-    /// Moves at most `most` jobs into `into`, which is empty before the call. A job that blocks the thread is the last one. Returns `None`
-    /// if the last handle was dropped and no job is queued.
+    /// Moves at most `most` jobs into `into`, which is empty before the call. A job that blocks the thread comes last. Returns `None` if
+    /// the last handle was dropped and no job is queued.
     fn take(
         &mut self,
         most: usize,
@@ -287,7 +287,7 @@ impl<J> Thread<'_, J> {
         open
     }
 
-    /// Announces that this thread does not look at the queue for some time. If jobs are queued, wakes another thread.
+    /// Announces that this thread will not look at the queue for some time. If jobs are queued, wakes another thread.
     fn stop_searching(&mut self, mut jobs: MutexGuard<'_, Jobs<J>>) {
         if std::mem::take(&mut self.searches) {
             jobs.searching -= 1;
@@ -305,7 +305,7 @@ impl<J> Thread<'_, J> {
             return work.wait();
         }
         if in_flight {
-            // A completion before the reset does not set the descriptor again. So the thread must look for completions once more before it
+            // A completion before the reset does not set the descriptor again, so the thread must look for completions once more before it
             // sleeps.
             work.reset();
             if work.collect() > 0 {
@@ -322,8 +322,8 @@ impl<J> Thread<'_, J> {
         bell.wait(work.source().filter(|_| in_flight));
         let mut jobs = self.handover.jobs();
         match jobs.asleep.iter().position(|index| *index == self.index) {
-            // A completion has ended the wait before another thread has set this thread's event. So this thread is still in the list of
-            // sleeping threads, and is removed here.
+            // A completion has ended the wait before another thread has set this thread's event, so this thread is still in the list of
+            // sleeping threads. This code removes it from the list.
             Some(at) => drop(jobs.asleep.remove(at)),
             // Another thread has set this thread's event, or will set it soon. If the event is set only after the reset, the next sleep
             // ends early.
@@ -337,8 +337,8 @@ impl<J> Thread<'_, J> {
 }
 
 impl<J> Drop for Thread<'_, J> {
-    /// If handles of the pool still exist when the last thread ends, this thread has panicked. No thread can carry out the queued jobs. The
-    /// jobs are dropped, so that no future waits for ever.
+    /// If handles of the pool still exist when the last thread ends, this thread has panicked, and no thread can carry out the queued jobs.
+    /// This code drops the jobs, so that no future waits forever.
     fn drop(&mut self) {
         let mut jobs = self.handover.jobs();
         jobs.threads -= 1;
@@ -377,7 +377,7 @@ impl<J> Drop for Close<J> {
         let threads = std::mem::take(&mut *self.threads());
         for thread in threads {
             if thread.thread().id() != own {
-                // An error of the join is ignored. It means that the thread has panicked, and the answers of its requests are lost.
+                // The code ignores an error of the join. It means that the thread has panicked, and the answers of its requests are lost.
                 let _ = thread.join();
             }
         }

@@ -22,7 +22,7 @@ pub(crate) struct Store {
     pub(crate) abandoned: Arc<AtomicU64>,
 }
 
-/// A function of the caller. The function sets its answer itself. If the thread has no queue, the function gets an error.
+/// A function of the caller, which sets its answer itself. If the thread has no queue, the function gets an error.
 pub(crate) type Run = dyn FnOnce(Result<&mut Queue>, &mut Wakes) + Send;
 
 /// The work that a thread does for one request.
@@ -62,7 +62,7 @@ enum InFlight {
     Append(FilePos, usize, Promise<Appended>),
 }
 
-/// The requests in flight, by their tokens.
+/// The requests in flight, indexed by their tokens.
 struct Requests {
     slots: Vec<Option<InFlight>>,
     free: Vec<usize>,
@@ -71,7 +71,7 @@ struct Requests {
 /// The queue of a thread, and its requests in flight.
 pub(crate) struct Worker {
     store: Arc<Store>,
-    /// `None` after the queue was lost, until the next job.
+    /// The queue. `None` after the queue was lost, until the next job.
     own: Option<Own>,
     requests: Requests,
     wakes: Wakes,
@@ -79,7 +79,7 @@ pub(crate) struct Worker {
 
 struct Own {
     queue: Queue,
-    /// The descriptor of the queue's completions. A polled device has no descriptor. The thread then takes no job while it waits for a
+    /// The descriptor of the queue's completions. A polled device has no descriptor, so the thread takes no job while it waits for a
     /// completion.
     ready: Option<Readiness>,
 }
@@ -93,7 +93,7 @@ impl Own {
 }
 
 impl Requests {
-    /// A free token. The thread takes no more jobs than there are free tokens.
+    /// Returns a free token. The thread takes no more jobs than there are free tokens.
     fn token(&mut self) -> usize {
         self.free.pop().unwrap_or_else(|| {
             self.slots.push(None);
@@ -135,8 +135,8 @@ impl Worker {
         Ok(Self { store, own, requests, wakes })
     }
 
-    /// Ends the requests that a lost queue still has in flight, and returns their number. The drop of the queue does not free their memory,
-    /// because the kernel may still use this memory.
+    /// Ends the requests that a lost queue still has in flight, and returns their number. Dropping the queue does not free their memory,
+    /// because the kernel may still use it.
     #[cold]
     fn abandon(&mut self, error: &Error) -> usize {
         // The drop makes the volume read-only if writes are in flight. The queue is dropped first, so that the volume is already read-only
@@ -148,7 +148,7 @@ impl Worker {
                 count += 1;
                 let what = "the queue was lost with the request in flight";
                 let error = Error::io(error.errno(), what);
-                // The counter `abandoned` is incremented first. So a task that sees the answer also sees the new count.
+                // The counter `abandoned` is incremented first, so that a task that sees the answer also sees the new count.
                 self.store.abandoned.fetch_add(1, Ordering::Relaxed);
                 request.end(Err(error), None, &mut self.wakes);
             }
@@ -178,7 +178,7 @@ impl Work for Worker {
 
     fn begin(&mut self, job: Job) {
         if Self::blocks(&job) {
-            // This job blocks the thread. So the requests that were begun are submitted first.
+            // This job blocks the thread, so the requests that have begun are submitted first.
             self.collect();
         }
         let Self { store, own, requests, wakes } = self;
@@ -230,8 +230,7 @@ impl Work for Worker {
             && let Some(own) = &mut self.own
         {
             let lost = own.queue.poll().err();
-            // If the queue is lost, `pop` returns the requests that the kernel has not accepted. The result of each of these requests is
-            // the error.
+            // If the queue is lost, `pop` returns the requests that the kernel has not accepted, each with the error as its result.
             while let Some(Completion { token, memory, result, .. }) = own.queue.pop() {
                 count += 1;
                 if let Some(request) = self.requests.ended(token as usize) {
@@ -258,13 +257,13 @@ impl Work for Worker {
 
     fn wait(&mut self) {
         if let Some(own) = &mut self.own {
-            // An error of this wait is ignored, because `collect` gets the same error.
+            // The code ignores an error of this wait, because `collect` gets the same error.
             let _ = own.queue.wait(1);
         }
     }
 }
 
-/// The memory of a request of the pool: one buffer.
+/// Returns the memory of a request of the pool: one buffer.
 fn first(memory: Memory) -> Option<Buffer> {
     match memory {
         Memory::Flat(buffer) => Some(buffer),

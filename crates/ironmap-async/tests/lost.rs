@@ -1,7 +1,7 @@
-//! A queue of a pool is lost while requests are in flight. The cause is a seccomp filter that was installed late, or a closed descriptor.
-//!
+//! Tests a pool whose queue is lost while requests are in flight. The cause is a seccomp filter that was installed late, or a closed
+//! descriptor.
 //! A frozen file system below a loop device keeps the requests in flight. A child process makes the requests. It never frees the device and
-//! the memory. They disappear when the process ends.
+//! the memory; they disappear when the process ends.
 
 #[path = "../../../tests/common/command.rs"]
 mod command;
@@ -83,7 +83,7 @@ impl Drop for Thaw<'_> {
     }
 }
 
-/// If the queue of a pool is lost, no task waits for ever. The requests in flight end with an error. Their memory is not freed, and the
+/// If the queue of a pool is lost, no task waits forever. The requests in flight end with an error. Their memory is not freed, and the
 /// report counts them. Later requests use a new queue. If the kernel refuses the new queue, they fail.
 #[test]
 fn a_lost_queue_ends_its_requests() {
@@ -200,7 +200,7 @@ impl World {
         self.runtime.block_on(self.file.read_at(memory(0), 0))
     }
 
-    /// The queue is lost while two reads are in flight. Later reads succeed, except if the kernel refuses a new queue.
+    /// The queue is lost while two reads are in flight. Later reads succeed, unless the kernel refuses a new queue.
     fn reads(&self, loss: fn(), refused: Option<Errno>) {
         self.freeze();
         // The device carries out one request at a time. A write that waits for the file system also delays the reads after it.

@@ -10,7 +10,7 @@ use ironmap::{Buffer, Engine, Host, HostOptions};
 use ironmap_async::{Pool, PoolOptions, PoolReport};
 use tempfile::TempDir;
 
-/// The directory with a file for each device. The file contains the process number of the test, so that `./x clean-up` can remove the
+/// The directory with a mark file for each device. The file contains the process ID of the test, so that `./x clean-up` can remove the
 /// devices of killed tests.
 const MARKS: &str = "/run/ironmap-bench-zram";
 const SIZE: usize = 64 << 20;
@@ -22,7 +22,7 @@ struct OnZram {
 }
 
 impl OnZram {
-    /// `None` if this machine has no zram, or permits no mount.
+    /// Returns `None` if this machine has no zram, or permits no mount.
     fn new() -> Option<Self> {
         let number = std::fs::read_to_string("/sys/class/zram-control/hot_add").ok()?;
         let dir = tempfile::Builder::new().prefix("ironmap-test-").tempdir().unwrap();
@@ -67,8 +67,8 @@ async fn read(pool: &Pool, path: &Path) -> PoolReport {
     pool.report()
 }
 
-/// A read of a device without NOWAIT keeps its thread busy. So the pool of a host starts more threads when it opens the first such file,
-/// except if the options set the number of threads.
+/// A read of a device without NOWAIT keeps its thread busy. Therefore, the pool of a host starts more threads when it opens the first such
+/// file, unless the options set the number of threads.
 #[tokio::test]
 async fn a_device_without_nowait_gets_more_threads() {
     let Some(zram) = OnZram::new() else {

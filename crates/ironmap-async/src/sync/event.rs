@@ -37,7 +37,7 @@ impl Event {
         let second = other.unwrap_or(self.0.as_fd());
         let mut both = [PollFd::new(&self.0, PollFlags::IN), PollFd::new(&second, PollFlags::IN)];
         let fds = if other.is_some() { &mut both[..] } else { &mut both[..1] };
-        // A signal may interrupt the wait. The thread looks for jobs and completions after each wait, so this does no harm.
+        // A signal may interrupt the wait. This does no harm, because the thread looks for jobs and completions after each wait.
         let _ = poll(fds, None);
     }
 }

@@ -1,6 +1,6 @@
 //! The locks, channels, threads and events that the pool uses.
 //!
-//! In normal builds, these types are from the standard library, and an event is an eventfd. With `--cfg shuttle`, the types are those of [a
+//! In normal builds, these types are from the standard library, and an event is an eventfd. With `--cfg shuttle`, they are the types of [a
 //! model checker](https://docs.rs/shuttle). With these types, `./x shuttle` tests how jobs pass between tasks and threads, under schedules
 //! that the checker chooses.
 
