@@ -57,7 +57,7 @@ fn has_references(view: &ffi::Py_buffer) -> bool {
     }
     // SAFETY: a format that is not null ends with a zero, and is valid until the view is released.
     let format = unsafe { CStr::from_ptr(view.format) };
-    // The names of fields are between colons.
+    // Colons enclose the names of fields.
     format.to_bytes().split(|byte| *byte == b':').step_by(2).any(|kinds| kinds.contains(&b'O'))
 }
 
@@ -109,7 +109,7 @@ pub(crate) fn with_readable<R>(
 
 /// Calls `work` with the bytes of all writable objects in a list of tuples `(position, object)`.
 ///
-/// A view keeps its object alive. Therefore no other reference to the object is needed, even if another thread changes the list.
+/// A view keeps its object alive, so no other reference to the object is needed, even if another thread changes the list.
 ///
 /// # Errors
 /// The errors of [`with_writable`] and of `position`; `TypeError` for other items; `ValueError` if two objects share bytes.

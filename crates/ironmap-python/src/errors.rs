@@ -34,7 +34,7 @@ impl Failure {
             Self::Library(error) => error,
         };
         let name = String::from_utf8_lossy(path);
-        // Python shows the name after the text. Therefore the name is removed from the start of the text.
+        // Python shows the name after the text, so this code removes the name from the start of the text.
         let line = error.shown_at(&name).to_string();
         let text = line.strip_prefix(&format!("{name}: ")).unwrap_or(&line).to_owned();
         match decoded(py, path) {
@@ -44,7 +44,8 @@ impl Failure {
     }
 }
 
-/// The exception for a failure of a job on an image: the subclass of `OSError` for its errno, with the name of the file that failed.
+/// Returns the exception for a failure of a job on an image: the subclass of `OSError` for its errno, with the name of the file that
+/// failed.
 #[cold]
 pub(crate) fn of_image(py: Python<'_>, failure: &ImageFailure, image: &[u8]) -> PyErr {
     let errno = failure.errno().unwrap_or(match failure.reason() {
@@ -53,8 +54,8 @@ pub(crate) fn of_image(py: Python<'_>, failure: &ImageFailure, image: &[u8]) -> 
         _ => Errno::EIO,
     });
     let (line, name) = (failure.to_string(), String::from_utf8_lossy(image));
-    // `place` is the name with which the text begins: the name of the image or of another file. It is removed from the text, because Python
-    // shows the name after the text.
+    // `place` is the name with which the text begins: the name of the image or of another file. This code removes it from the text, because
+    // Python shows the name after the text.
     let place = failure.place().unwrap_or(&name);
     let Some(text) = line.strip_prefix(place).and_then(|rest| rest.strip_prefix(": ")) else {
         return PyOSError::new_err((errno.0, line));

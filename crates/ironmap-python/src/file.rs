@@ -344,7 +344,7 @@ impl FileCore {
         if end > 0 && end <= pos {
             return Ok(first);
         }
-        // There may be more bytes, because the file has grown or its size is unknown.
+        // More bytes may follow, because the file has grown or its size is unknown.
         let more = self.advance(py, open, |open, pos| {
             let more = open.read_all(pos)?;
             let pos = pos + more.len() as u64;
@@ -427,7 +427,7 @@ impl FileCore {
             Ok(list) => list.clone(),
             Err(_) => PyList::new(py, ranges.try_iter()?.collect::<PyResult<Vec<_>>>()?)?,
         };
-        // The iteration over `ranges` may fork. The file is opened only after that, because the child must not use the handle of its
+        // The iteration over `ranges` may fork. The file is opened only afterwards, because the child must not use the handle of its
         // parent.
         let open = self.to_read(py)?;
         let counts = with_all_writable(&list, position, |ranges| {
@@ -453,8 +453,8 @@ fn numbers(py: Python<'_>, numbers: Vec<usize>) -> PyResult<Bound<'_, PyList>> {
 }
 
 impl Drop for FileCore {
-    /// The drop begins with the GIL held. The GIL is released for the rest of the drop. If this is the last reference to a file without
-    /// names, the file's blocks are freed, which may take long.
+    /// The drop begins with the GIL held, and releases it for the rest of the drop. If this is the last reference to a file without names,
+    /// the file's blocks are freed, which may take long.
     fn drop(&mut self) {
         let Some(open) = self.slot.close() else { return };
         Python::attach(|py| {

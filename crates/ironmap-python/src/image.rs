@@ -204,8 +204,8 @@ pub(crate) fn extract_image(
     done.map_err(|failure| of_image(py, &failure, image))
 }
 
-/// Makes a volume larger or smaller, and returns its new size. If `size` is `None`, the new size is the smallest size that is large enough
-/// for the volume's data.
+/// Makes a volume larger or smaller, and returns its new size. If `size` is `None`, the new size is the smallest size that holds the
+/// volume's data.
 #[pyfunction]
 pub(crate) fn resize_image(py: Python<'_>, image: &[u8], size: Option<u64>) -> PyResult<u64> {
     let functions = Functions { readers: Vec::new(), progress: None, on_message: None };

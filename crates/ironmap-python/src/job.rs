@@ -1,7 +1,7 @@
-//! Runs a job on an image in a separate thread. The calling thread runs the Python functions that the job needs: reads of file objects, the
-//! progress, and messages.
+//! Runs a job on an image in a separate thread. The calling thread runs the Python functions that the job needs: reads of file objects,
+//! progress reports, and messages.
 //!
-//! Therefore the Python functions run one at a time, in the thread of their caller. A signal of Python ends the job within [`PAUSE`].
+//! Therefore, the Python functions run one at a time, in the thread of their caller. A Python signal ends the job within [`PAUSE`].
 
 use std::io;
 use std::mem;
@@ -21,7 +21,7 @@ use pyo3::types::PyBytes;
 use crate::process::{Call, Opening, check_ending, generation};
 use crate::store::lock;
 
-/// The time between two checks for signals, and between two calls of the progress.
+/// The time between two checks for signals, and between two progress reports.
 const PAUSE: Duration = Duration::from_millis(100);
 
 /// A request of the job to the calling thread. The job waits until `reply` is used or dropped.
@@ -31,7 +31,7 @@ enum Request {
     Message(String),
 }
 
-/// The functions and file objects of Python that a job uses.
+/// The Python functions and file objects that a job uses.
 pub(crate) struct Functions {
     pub(crate) readers: Vec<Py<PyAny>>,
     pub(crate) progress: Option<Py<PyAny>>,
@@ -58,7 +58,7 @@ impl Caller {
     }
 }
 
-/// A file object of Python. `index` is its index in the list of readers.
+/// A Python file object. `index` is its index in the list of readers.
 pub(crate) struct Reader {
     pub(crate) index: usize,
     pub(crate) caller: Caller,
@@ -84,7 +84,7 @@ struct State {
     shown: Option<Instant>,
 }
 
-/// Shows the progress by calls of a Python function. If the user gave no such function, each call only lets waiting forks run.
+/// Shows the progress by calling a Python function. If the user gave no such function, each call only lets waiting forks run.
 pub(crate) struct Shown {
     caller: Caller,
     to_python: bool,
@@ -129,12 +129,13 @@ impl Bar for Shown {
     }
 
     /// The counting thread calls this function. `show` would pause the thread's `Opening` mark, which the counting thread does not have.
-    /// Therefore this function only stores the totals.
+    /// Therefore, this function only stores the totals.
     fn set_total(&self, total: Total) {
         lock(&self.state).total = Some(total);
     }
 
-    /// If a volume proves too small, it is made and filled again. The state is reset, because the next file is then the first file again.
+    /// If a volume proves too small, it is made and filled again. This code resets the state, because the next file is then the first file
+    /// again.
     fn finish(&self) {
         self.show(|state| state.shown = None);
         *lock(&self.state) = State::default();
@@ -151,7 +152,7 @@ fn answer<R>(reply: SyncSender<R>, work: impl FnOnce() -> PyResult<R>) -> PyResu
     let result = work();
     if generation() != of {
         // The function has forked, and this is the child. During the fork, the job may have held the lock of the channel. A drop of `reply`
-        // needs this lock, so `reply` is leaked.
+        // needs this lock, so this code leaks `reply`.
         mem::forget(reply);
         return result.map(|_| ());
     }
@@ -177,7 +178,7 @@ fn read(py: Python<'_>, reader: &Py<PyAny>, len: usize) -> PyResult<Vec<u8>> {
 struct Server<'a> {
     functions: &'a Functions,
     stop: &'a Stop,
-    /// The first exception. After this exception, no function of Python is called.
+    /// The first exception. After this exception, no Python function is called.
     error: Option<PyErr>,
 }
 
@@ -188,7 +189,7 @@ impl Server<'_> {
         self.stop.flag().store(libc::SIGINT as usize, Ordering::Relaxed);
     }
 
-    /// Serves a request. If this fails, the drop of `reply` reports the failure to the job.
+    /// Serves a request. On failure, the drop of `reply` reports the failure to the job.
     fn serve(&self, py: Python<'_>, request: Request) -> PyResult<()> {
         match request {
             Request::Read { reader, len, reply } => {
@@ -264,7 +265,7 @@ pub(crate) fn run<R: Send + 'static>(
     let thread = thread::Builder::new().name("ironmap".to_owned()).spawn(work)?;
     let mut server = Server { functions, stop, error: None };
     if let Err(error) = server.run(py, requests) {
-        // In a forked child, the thread does not exist, and the number of calls was reset. Therefore `call` and `thread` are leaked.
+        // In a forked child, the thread does not exist, and the number of calls was reset. Therefore, this code leaks `call` and `thread`.
         mem::forget((call, thread));
         return Err(error);
     }

@@ -1,5 +1,5 @@
-//! Implements the part of the Python package `ironmap` that is written in Rust: stores (volumes, and the files of the host), and open
-//! files. Only the Python modules in `python/ironmap` use this part.
+//! Implements the Rust part of the Python package `ironmap`: stores (volumes, and the files of the host), and open files. Only the Python
+//! modules in `python/ironmap` use this part.
 //!
 //! A call with I/O releases the GIL. The module `queues` describes the queue of each thread. The module `process` describes forks and the
 //! end of the interpreter.

@@ -20,11 +20,11 @@ static CALLS: AtomicUsize = AtomicUsize::new(0);
 static ENDING: AtomicBool = AtomicBool::new(false);
 static ENDER: AtomicU64 = AtomicU64::new(0);
 
-/// The interval at which a waiting thread checks whether its wait can end. These threads use only atomic variables. If a thread held a lock
-/// during a fork, the child would wait for this lock forever.
+/// The interval at which a waiting thread checks whether its wait can end. These threads use only atomic variables, because if a thread
+/// held a lock during a fork, the child would wait for this lock forever.
 const PAUSE: Duration = Duration::from_micros(100);
 
-/// Returns the number of forks between the first process and this process. If a value was made with another number, it belongs to a parent
+/// Returns the number of forks between the first process and this process. A value that was made with another number belongs to a parent
 /// process and is leaked: its threads do not run in this process, and its locks may never be released.
 pub(crate) fn generation() -> u32 {
     GENERATION.load(Ordering::Relaxed)
@@ -65,8 +65,8 @@ pub(crate) fn watch_forks() -> PyResult<()> {
     }
 }
 
-/// Marks a thread that opens or closes a store. Such a thread may hold locks of the whole process, so a fork waits for the thread. A mark
-/// is made and dropped only without the GIL.
+/// Marks a thread that opens or closes a store. Such a thread may hold locks of the whole process, so a fork waits for the thread. Marks
+/// are made and dropped only without the GIL.
 pub(crate) struct Opening;
 
 impl Opening {
@@ -104,8 +104,8 @@ impl Opening {
     }
 }
 
-/// Waits until no thread opens or closes a store. From then until `after_fork`, no thread begins to open or close a store. Python calls
-/// this function before each fork.
+/// Waits until no thread opens or closes a store. From then on, no thread begins to open or close a store until `after_fork` is called.
+/// Python calls this function before each fork.
 #[pyfunction]
 pub(crate) fn before_fork(py: Python<'_>) {
     FORKING.fetch_add(1, Ordering::SeqCst);
@@ -160,7 +160,7 @@ impl Drop for Call {
 
 /// Runs `work` without the GIL.
 ///
-/// If a thread requests the GIL after the interpreter has ended, the interpreter ends this thread and destroys its Rust frames. Therefore
+/// If a thread requests the GIL after the interpreter has ended, the interpreter ends this thread and destroys its Rust frames. Therefore,
 /// the end of the interpreter waits for all calls in flight (`end`), and other threads cannot begin a call after that.
 #[inline]
 pub(crate) fn detached<R: Send>(py: Python<'_>, work: impl FnOnce() -> R + Send) -> PyResult<R> {

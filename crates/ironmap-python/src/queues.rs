@@ -96,7 +96,8 @@ impl Queues {
                 // If another thread closes the store, that thread waits until this call has ended.
                 return Ok(work(queue));
             }
-            // The queues that other threads have ended are removed here. One of them may belong to a freed store that had the same address.
+            // This code removes the queues that other threads have ended. One of them may belong to a freed store that had the same
+            // address.
             own.queues.borrow_mut().retain(|(_, queue)| queue.lock().is_some());
             let queue = self.create(make)?;
             own.queues.borrow_mut().push((store, Arc::clone(&queue)));

@@ -153,7 +153,7 @@ pub(crate) fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
 
 /// A volume, or the mounted file systems of the host.
 ///
-/// The mutexes are locked only while the GIL is held. Therefore no thread waits for a mutex, and no mutex is locked during a fork.
+/// The mutexes are locked only while the GIL is held, so no thread waits for a mutex, and no mutex is locked during a fork.
 #[pyclass(frozen, module = "ironmap._native")]
 pub(crate) struct Store {
     spec: Spec,
@@ -263,12 +263,12 @@ impl Store {
 }
 
 impl Drop for Store {
-    /// The drop begins with the GIL held. The GIL is released for the rest of the drop. The last reference closes the volume, which may
-    /// take long.
+    /// The drop begins with the GIL held, and releases it for the rest of the drop. The last reference closes the volume, which may take
+    /// long.
     fn drop(&mut self) {
         let Some(open) = lock(&self.state).close() else { return };
         Python::attach(|py| {
-            // If the interpreter is about to end, the volume is not closed. Its state is then as after a crash.
+            // If the interpreter is about to end, the volume is not closed. Its state is then the same as after a crash.
             let _ = detached(py, move || {
                 let _opening = Opening::begin();
                 drop(open);

@@ -126,7 +126,7 @@ impl Store {
             for entry in store.volume()?.read_dir(as_path(path))? {
                 match entry {
                     Ok(entry) => found.push(entry),
-                    // An entry that cannot be read may be followed by others, and the last error is reported.
+                    // Readable entries may follow an entry that cannot be read. The last error is reported.
                     Err(failed) => error = Some(failed),
                 }
             }
