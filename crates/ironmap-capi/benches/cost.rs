@@ -2,9 +2,9 @@
 //!
 //! `IRONMAP_C_PREFIX=/usr/local cargo bench -p ironmap-capi --bench cost`
 //!
-//! The variable is the directory to which `install.sh` has installed the library. callgrind counts two runs of each program. The second run
-//! makes twice as many requests, so the difference contains only the costs of requests. `cost.c` is the program in C. The bench fails if a goal
-//! is missed.
+//! The variable names the directory to which `install.sh` has installed the library. callgrind counts two runs of each program. The second
+//! run makes twice as many requests, so the difference contains only the costs of requests. `cost.c` is the program in C. The bench fails
+//! if a goal is missed.
 
 use std::error::Error;
 use std::path::{Path, PathBuf};
@@ -66,7 +66,7 @@ fn compile(dir: &Path) -> Result<PathBuf> {
     if compiled.success() { Ok(program) } else { Err("cost.c does not compile".into()) }
 }
 
-/// The instructions of a request.
+/// Returns the number of instructions of a request.
 fn count(program: &Path, args: &[&str]) -> Result<f64> {
     let run = |requests: u64| -> Result<u64> {
         let output = Command::new("valgrind")
@@ -99,7 +99,7 @@ fn fill(image: &Path) -> Result<()> {
     Ok(volume.close()?)
 }
 
-/// The position of the next read, by a pseudorandom generator (xorshift).
+/// Returns the position of the next read, from a pseudorandom generator (xorshift).
 fn next(state: &mut u64) -> u64 {
     *state ^= *state << 13;
     *state ^= *state >> 7;

@@ -72,11 +72,11 @@ struct ironmap_dirent {
     uint32_t kind;
     // The length of the name in bytes, without the zero byte at its end.
     uint32_t len;
-    // The name, with a zero byte at its end. It may have any bytes except 0 and a slash.
+    // The name, with a zero byte at its end. It may contain any bytes except 0 and a slash.
     char name[256];
 };
 
-// The options of `ironmap_disk_build`. All bytes that the caller does not set are 0, which stands for the default.
+// The options of `ironmap_disk_build`. The caller zeroes the structure first; 0 stands for the default.
 struct ironmap_disk_options {
     // The size of the disk in bytes; 0 stands for the needs of the partitions, or the size of the device.
     uint64_t size;
@@ -114,7 +114,7 @@ struct ironmap_disk_part {
     uint8_t root_hash[32];
 };
 
-// The options of `ironmap_verity_make`. All bytes that the caller does not set are 0, which stands for the default.
+// The options of `ironmap_verity_make`. The caller zeroes the structure first; 0 stands for the default.
 struct ironmap_verity_options {
     // The size of a data block: a power of two from 512 to 524288; 0 stands for 4096.
     uint32_t data_block_size;
@@ -263,7 +263,7 @@ struct ironmap_completion {
     ptrdiff_t result;
 };
 
-// The options of `ironmap_volume_open`. All bytes that the caller does not set are 0, which stands for the default.
+// The options of `ironmap_volume_open`. The caller zeroes the structure first; 0 stands for the default.
 struct ironmap_volume_options {
     // 1 opens the volume for writing. On XFS, only data that a file already has can then be overwritten: calls that change names, attributes
     // or sizes fail with -EROFS or -EOPNOTSUPP.
@@ -304,7 +304,7 @@ struct ironmap_volume_info {
 extern "C" {
 #endif // __cplusplus
 
-// Allocates a buffer of `size` zeroed bytes, aligned for direct I/O. The caller frees it by `ironmap_buffer_free`.
+// Allocates a buffer of `size` zeroed bytes, aligned for direct I/O. The caller frees it with `ironmap_buffer_free`.
 //
 // Returns 0; -ENOMEM; -EMFILE if too many buffers exist.
 //
@@ -339,7 +339,7 @@ ptrdiff_t ironmap_buffer_size(struct ironmap_buffer *buffer);
 int ironmap_buffer_free(struct ironmap_buffer *buffer);
 
 // Checks all metadata of a volume, and changes nothing. Then calls `found` with `arg` for each finding, in the calling thread. The calls
-// end if `found` returns another value than 0. At most 100,000 findings are passed.
+// end if `found` returns a value other than 0. At most 100,000 findings are passed.
 //
 // `found` and `report` may be NULL. `size` is `sizeof(struct ironmap_check_report)`. In a volume that is open for
 // writing, changes since the last `ironmap_volume_sync` may be reported as faults.
@@ -354,7 +354,7 @@ int ironmap_check(struct ironmap_volume *volume,
                   struct ironmap_check_report *report,
                   size_t size);
 
-// Opens a directory of a volume to read its entries. The caller closes it by `ironmap_closedir`.
+// Opens a directory of a volume to read its entries. The caller closes it with `ironmap_closedir`.
 //
 // Returns 0; -ENOTDIR, and the other errors of `ironmap_stat`; -ENOKEY for an encrypted directory; -EMFILE if too many
 // directories are open.
@@ -363,7 +363,7 @@ int ironmap_check(struct ironmap_volume *volume,
 // `path` ends with a zero byte, and `directory` can be written to.
 int ironmap_opendir(struct ironmap_volume *volume, const char *path, struct ironmap_directory **directory);
 
-// Stores the next entry of a directory. The entries "." and ".." are left out. `size` is `sizeof(struct ironmap_dirent)`.
+// Stores the next entry of a directory. The entries "." and ".." are omitted. `size` is `sizeof(struct ironmap_dirent)`.
 //
 // Returns 1 if there is an entry, and 0 at the end; -EUCLEAN, -EIO; -EBADF; -EBUSY while another thread is in a call on the directory;
 // -EINVAL for NULL.
@@ -433,7 +433,7 @@ int ironmap_verity_check(const char *data,
                          const char *hash,
                          const uint8_t *root_hash);
 
-// Tells the reason of a failure.
+// Stores the reason of a failure in `failure`.
 //
 // With a handle of any type, the reason is that of the last failed call on this handle, in any thread. With NULL, the reason is that of
 // the last failed call of the calling thread. This may be a call without a handle, such as a call that opens something. `size` is
@@ -455,13 +455,13 @@ const char *ironmap_version(void);
 //
 // `flags` are those of `open(2)`: O_RDONLY, O_WRONLY or O_RDWR; O_CREAT, O_EXCL, O_TRUNC, O_APPEND; O_SYNC, O_DSYNC; O_DIRECT, which
 // refuses misaligned requests; and IRONMAP_O_ASSUME_NO_DEDUPE. `mode` is the mode of a file that O_CREAT creates; no umask is applied.
-// Files of the host are only read. A file of O_WRONLY can be read too. In a volume, a path begins at its root, with or without a slash.
-// The caller closes the file by `ironmap_close`; `ironmap_queue_free` closes it too.
+// Files of the host can be read but not written. A file that was opened with O_WRONLY can also be read. In a volume, a path begins at its root,
+// with or without a slash. The caller closes the file with `ironmap_close`; `ironmap_queue_free` closes it too.
 //
-// Returns 0; -ENOENT, -EEXIST, -EISDIR, -ENOTDIR, -ELOOP, -ENAMETOOLONG as `open(2)`; -EROFS to write without permission; -ENOSPC, -EDQUOT
+// Returns 0; -ENOENT, -EEXIST, -EISDIR, -ENOTDIR, -ELOOP, -ENAMETOOLONG as for `open(2)`; -EROFS to write without permission; -ENOSPC, -EDQUOT
 // with O_CREAT; -EINVAL for other flags, for O_CREAT without O_WRONLY or O_RDWR, and for a file that is not regular; -ENOKEY for an
 // encrypted file; -EUCLEAN, -EIO for a damaged volume; -EMFILE if too many files are open; -EBUSY with O_TRUNC if the thread has requests
-// in flight; -EBADF, -EPERM or -EBUSY as any call on a queue.
+// in flight; -EBADF, -EPERM or -EBUSY as for any call on a queue.
 //
 // Requires:
 // `path` ends with a zero byte, and `file` can be written to.
@@ -473,14 +473,14 @@ int ironmap_open(struct ironmap_queue *queue,
 
 // Closes a file. Its requests in flight are carried out.
 //
-// Returns 0; -EBADF for a file that is closed already; -EPERM or -EBUSY as any call on a queue.
+// Returns 0; -EBADF for a file that is already closed; -EPERM or -EBUSY as for any call on a queue.
 int ironmap_close(struct ironmap_file *file);
 
 // Reads up to `len` bytes from position `pos`, and waits.
 //
 // Returns the number of bytes, which is smaller than `len` only at the end of the file, and 0 past the end; -EINVAL for a misaligned
 // request on a file with O_DIRECT; -EFAULT for NULL; -EIO and other errnos of the device; -EUCLEAN if the extent map of the file is
-// damaged; -EBADF for a closed file; -EPERM in another thread than that of the queue; -EBUSY in a signal handler that has interrupted a
+// damaged; -EBADF for a closed file; -EPERM in any thread other than that of the queue; -EBUSY in a signal handler that has interrupted a
 // call on the queue.
 //
 // Requires:
@@ -521,7 +521,7 @@ ptrdiff_t ironmap_preadv(struct ironmap_file *file,
 // Writes several ranges of memory at position `pos`, and waits. `flags` are 0 or RWF_DSYNC, RWF_SYNC, RWF_NOWAIT, RWF_HIPRI and RWF_ATOMIC
 // of `pwritev2`.
 //
-// Returns the same as `ironmap_pwrite` and `ironmap_preadv`; -EOPNOTSUPP if the device cannot write the data atomically as RWF_ATOMIC asks.
+// Returns the same as `ironmap_pwrite` and `ironmap_preadv`; -EOPNOTSUPP if the device cannot write the data atomically as RWF_ATOMIC requires.
 //
 // Requires:
 // `iov` points to `count` structures, whose memory can be read.
@@ -545,19 +545,19 @@ int ironmap_append(struct ironmap_file *file,
 // Makes all completed writes of the file and its metadata durable.
 //
 // Returns 0; -EIO and other errnos of the device if the data or the metadata cannot be made durable; -EROFS if an earlier error has made
-// the volume read-only; -EBADF, -EPERM or -EBUSY as any call on a queue.
+// the volume read-only; -EBADF, -EPERM or -EBUSY as for any call on a queue.
 int ironmap_fsync(struct ironmap_file *file);
 
 // Makes all completed writes of the file durable, with the metadata that a read needs. Returns the same as `ironmap_fsync`.
 int ironmap_fdatasync(struct ironmap_file *file);
 
-// The size of the file in bytes, or -EBADF, -EPERM or -EBUSY as any call on a queue.
+// The size of the file in bytes, or -EBADF, -EPERM or -EBUSY as for any call on a queue.
 int64_t ironmap_size(struct ironmap_file *file);
 
 // Stores the attributes of the file. `size` is `sizeof(struct ironmap_stat)`.
 //
-// Returns 0; -EINVAL for NULL; -ESTALE for a host file whose path names another file; -EUCLEAN, -EIO; -EBADF, -EPERM or -EBUSY as any call
-// on a queue.
+// Returns 0; -EINVAL for NULL; -ESTALE for a host file whose path names another file; -EUCLEAN, -EIO; -EBADF, -EPERM or -EBUSY as for any
+// call on a queue.
 //
 // Requires:
 // `stat` can be written to for `size` bytes.
@@ -569,8 +569,8 @@ int ironmap_fstat(struct ironmap_file *file,
 //
 // The call waits for the requests in flight on the file: section WAITS of ironmap(3).
 //
-// Returns 0; -EFBIG; -EROFS, also for a host file; -EIO; -EBUSY if the thread has requests in flight; -EBADF, -EPERM or -EBUSY as any call
-// on a queue.
+// Returns 0; -EFBIG; -EROFS, also for a host file; -EIO; -EBUSY if the thread has requests in flight; -EBADF, -EPERM or -EBUSY as for any
+// call on a queue.
 int ironmap_ftruncate(struct ironmap_file *file,
                       uint64_t len);
 
@@ -584,7 +584,7 @@ int ironmap_fchmod(struct ironmap_file *file,
 // The call waits for the requests in flight on the file: section WAITS of ironmap(3).
 //
 // Returns 0; -ENOSPC, -EFBIG; -EOPNOTSUPP for another mode; -EINVAL for a range that the mode does not accept; -EROFS, also for a host
-// file; -EBUSY if the thread has requests in flight; -EBADF, -EPERM or -EBUSY as any call on a queue.
+// file; -EBUSY if the thread has requests in flight; -EBADF, -EPERM or -EBUSY as for any call on a queue.
 int ironmap_fallocate(struct ironmap_file *file,
                       int mode,
                       uint64_t pos,
@@ -593,21 +593,21 @@ int ironmap_fallocate(struct ironmap_file *file,
 // Finds the next data (`whence` is SEEK_DATA) or the next hole (SEEK_HOLE) at or after a position, as `lseek(2)` does.
 //
 // Returns the position; -ENXIO past the end of the file, or if no data follow; -EINVAL for another `whence`; -EUCLEAN, -EIO; -EBADF, -EPERM
-// or -EBUSY as any call on a queue.
+// or -EBUSY as for any call on a queue.
 int64_t ironmap_seek(struct ironmap_file *file,
                      uint64_t pos,
                      int whence);
 
-// Tells how a host file is read. `size` is `sizeof(struct ironmap_host_report)`.
+// Stores the report on how a host file is read. `size` is `sizeof(struct ironmap_host_report)`.
 //
-// Returns 0; -EINVAL for a file of a volume, or for NULL; -EBADF, -EPERM or -EBUSY as any call on a queue.
+// Returns 0; -EINVAL for a file of a volume, or for NULL; -EBADF, -EPERM or -EBUSY as for any call on a queue.
 //
 // Requires:
 // `report` can be written to for `size` bytes.
 int ironmap_file_report(struct ironmap_file *file, struct ironmap_host_report *report, size_t size);
 
 // Begins the description of an ext4 image. Without a size, the image is as large as its content needs, with some free space. The caller
-// frees the description by `ironmap_image_free`.
+// frees the description with `ironmap_image_free`.
 //
 // Returns 0; -EMFILE if too many descriptions exist.
 //
@@ -618,7 +618,7 @@ int ironmap_image_new(struct ironmap_image **image);
 // Frees a description. An image that was built stays. Returns 0; -EBADF; -EBUSY while the image is being built.
 int ironmap_image_free(struct ironmap_image *image);
 
-// Sets the size of the image in bytes. Size 0 stands for the smallest size that its content fits into.
+// Sets the size of the image in bytes. Size 0 stands for the smallest size that holds its content.
 //
 // Returns 0; -EBADF; -EINVAL if the image was built already, or for NULL; -EBUSY while another thread is in a call on the description.
 int ironmap_image_size(struct ironmap_image *image,
@@ -726,7 +726,7 @@ int ironmap_image_force(struct ironmap_image *image,
 // Builds the image at a location: the path of an image file, which appears when it is complete, or a device.
 //
 // `progress` may be NULL. Otherwise it is called with `arg` and the numbers of copied files and bytes, in any thread, but in one thread at
-// a time. If `progress` returns another value than 0, the build ends with -EINTR, and the image does not appear. After the call, the
+// a time. If `progress` returns a value other than 0, the build ends with -EINTR, and the image does not appear. After the call, the
 // description can only be freed.
 //
 // Returns 0; -EEXIST if the location contains a file system and `ironmap_image_force` was not called; -ENOSPC if the content does not fit;
@@ -754,7 +754,7 @@ int ironmap_image_extract(const char *location,
                           void *arg);
 
 // Makes the ext4 volume at a location larger or smaller. An image file is extended or truncated to the new size. With `bytes` 0, the volume
-// gets the smallest size that its content fits into. `size` may be NULL; otherwise the call stores the new size in bytes there.
+// gets the smallest size that holds its content. `size` may be NULL; otherwise the call stores the new size in bytes there.
 //
 // Returns 0; -EINVAL for a size that the volume cannot have; -ENOSPC for a size that its content does not fit into; -EUCLEAN for a damaged
 // volume; -EBUSY if it is in use; -EIO.
@@ -768,7 +768,7 @@ int ironmap_image_resize(const char *location,
 // Stores the attributes of the file at a path. With AT_SYMLINK_NOFOLLOW in `flags`, a symbolic link is not followed. `size` is
 // `sizeof(struct ironmap_stat)`.
 //
-// Returns 0; -ENOENT, -ENOTDIR, -ELOOP, -ENAMETOOLONG as `stat(2)`; -EUCLEAN, -EIO; -EBADF; -EINVAL for NULL or other flags.
+// Returns 0; -ENOENT, -ENOTDIR, -ELOOP, -ENAMETOOLONG as for `stat(2)`; -EUCLEAN, -EIO; -EBADF; -EINVAL for NULL or other flags.
 //
 // Requires:
 // `path` ends with a zero byte, and `stat` can be written to for `size` bytes.
@@ -902,7 +902,7 @@ ptrdiff_t ironmap_listxattr(struct ironmap_volume *volume,
 
 // Sets an extended attribute. `how` is 0, XATTR_CREATE or XATTR_REPLACE; `flags` are 0 or AT_SYMLINK_NOFOLLOW.
 //
-// Returns 0; -EEXIST with XATTR_CREATE; -ENODATA with XATTR_REPLACE; -E2BIG, -ERANGE as `setxattr(2)`; -EOPNOTSUPP if the name has no known
+// Returns 0; -EEXIST with XATTR_CREATE; -ENODATA with XATTR_REPLACE; -E2BIG, -ERANGE as for `setxattr(2)`; -EOPNOTSUPP if the name has no known
 // prefix; -ENOSPC; -EROFS; and the errors of `ironmap_stat`.
 //
 // Requires:
@@ -915,7 +915,7 @@ int ironmap_setxattr(struct ironmap_volume *volume,
                      int how,
                      int flags);
 
-// Removes an extended attribute. Returns 0; -ENODATA; -ERANGE as `removexattr(2)`; -EOPNOTSUPP if the name has no known prefix; -EROFS; and
+// Removes an extended attribute. Returns 0; -ENODATA; -ERANGE as for `removexattr(2)`; -EOPNOTSUPP if the name has no known prefix; -EROFS; and
 // the errors of `ironmap_stat`.
 //
 // Requires:
@@ -928,7 +928,7 @@ int ironmap_removexattr(struct ironmap_volume *volume,
 // Starts a pool of threads for the files of a volume.
 //
 // `threads` is the number of threads, and `depth` the number of requests that each has in flight; 0 lets the library choose. Any thread may
-// use the pool and its files. The caller frees the pool by `ironmap_pool_free`.
+// use the pool and its files. The caller frees the pool with `ironmap_pool_free`.
 //
 // Returns 0; -EBADF for a closed volume; -EMFILE, -ENOMEM, -EAGAIN if descriptors, memory or threads are exhausted.
 //
@@ -950,7 +950,7 @@ int ironmap_host_pool(struct ironmap_host *host, uint32_t threads, uint32_t dept
 // Ends the threads of a pool. Returns 0; -EBUSY while a file of the pool is open; -EBADF.
 int ironmap_pool_free(struct ironmap_pool *pool);
 
-// Opens a file on a pool. `flags` and `mode` are those of `ironmap_open`. The caller closes the file by `ironmap_pool_close`.
+// Opens a file on a pool. `flags` and `mode` are those of `ironmap_open`. The caller closes the file with `ironmap_pool_close`.
 //
 // Returns the same as `ironmap_open`.
 //
@@ -1018,7 +1018,7 @@ ptrdiff_t ironmap_pread_on(struct ironmap_queue *queue,
 // Reads several ranges of a file of a pool through a queue of the calling thread, and waits for all of them. In all other respects, the
 // call works in the same way as `ironmap_pool_read_many` and `ironmap_pread_on`.
 //
-// Returns 0 if the reads have results; -EBADF, -EPERM or -EBUSY as any call on a queue; -EINVAL for another `size` or a NULL `reads`.
+// Returns 0 if the reads have results; -EBADF, -EPERM or -EBUSY as for any call on a queue; -EINVAL for another `size` or a NULL `reads`.
 //
 // Requires:
 // `reads` points to `count` structures, whose memory can be written to and does not overlap.
@@ -1028,7 +1028,7 @@ int ironmap_read_many_on(struct ironmap_queue *queue,
                          size_t count,
                          size_t size);
 
-// Tells how a host file of a pool is read, in the same way as `ironmap_file_report`. Any thread may call it.
+// Stores the report on how a host file of a pool is read, in the same way as `ironmap_file_report`. Any thread may call it.
 //
 // Requires:
 // `report` can be written to for `size` bytes.
@@ -1045,7 +1045,7 @@ int64_t ironmap_pool_size(struct ironmap_pool_file *file);
 // Makes a queue for the files of a volume, for the calling thread.
 //
 // `depth` is the number of requests that the device has at a time, at most 4096; 0 stands for 256. The caller frees the queue in the same
-// thread by `ironmap_queue_free`. If the thread ends before that, no thread can use or free the queue, and the volume cannot be closed.
+// thread with `ironmap_queue_free`. If the thread ends before that, no thread can use or free the queue, and the volume cannot be closed.
 //
 // Returns 0; -EBADF for a closed volume; -EMFILE if too many queues or descriptors are open; -ENOMEM.
 //
@@ -1067,8 +1067,8 @@ int ironmap_host_queue(struct ironmap_host *host,
 
 // Frees a queue, closes the files that were opened on it, and waits for its requests. Their completions are lost.
 //
-// Returns 0; -EBADF; -EPERM in another thread than that of the queue; -EBUSY in a signal handler that has interrupted a call on the queue.
-// -EIO and other errnos if the kernel does not serve the queue any longer: the queue is freed then, but the memory of its requests must stay
+// Returns 0; -EBADF; -EPERM in any thread other than that of the queue; -EBUSY in a signal handler that has interrupted a call on the queue.
+// -EIO and other errnos if the kernel no longer serves the queue: the queue is then freed, but the memory of its requests must stay
 // valid until the process ends.
 int ironmap_queue_free(struct ironmap_queue *queue);
 
@@ -1078,7 +1078,7 @@ int ironmap_queue_free(struct ironmap_queue *queue);
 // The call sets the `result` of each read to the number of bytes, or to an errno with a minus sign. The number is smaller than `len` only
 // at the end of the file. `size` is `sizeof(struct ironmap_read)`.
 //
-// Returns 0 if the reads have results; -EBADF, -EPERM or -EBUSY as any call on a queue; -EINVAL for another `size` or a NULL `reads`. If
+// Returns 0 if the reads have results; -EBADF, -EPERM or -EBUSY as for any call on a queue; -EINVAL for another `size` or a NULL `reads`. If
 // the call returns an error, it does not change the results.
 //
 // Requires:
@@ -1153,7 +1153,7 @@ int ironmap_submit_write_buffer(struct ironmap_file *file,
 
 // Sends the submitted requests to the device, and waits until `min` of them are complete, or all of them if there are fewer.
 //
-// Returns 0; -EBADF, -EPERM or -EBUSY as any call on a queue; -EIO and other errnos if the kernel does not serve the queue any longer.
+// Returns 0; -EBADF, -EPERM or -EBUSY as for any call on a queue; -EIO and other errnos if the kernel no longer serves the queue.
 int ironmap_wait(struct ironmap_queue *queue,
                  size_t min);
 
@@ -1162,7 +1162,7 @@ int ironmap_wait(struct ironmap_queue *queue,
 // If the call returns `max` completions, there may be more. Otherwise the descriptor of `ironmap_queue_fd` becomes readable at the next
 // completion. The completions are in the order in which the device completed them. `size` is `sizeof(struct ironmap_completion)`.
 //
-// Returns the number of completions; -EBADF, -EPERM or -EBUSY as any call on a queue; -EINVAL for another `size` or a NULL `completions`.
+// Returns the number of completions; -EBADF, -EPERM or -EBUSY as for any call on a queue; -EINVAL for another `size` or a NULL `completions`.
 //
 // Requires:
 // `completions` has place for `max` structures.
@@ -1181,7 +1181,7 @@ ptrdiff_t ironmap_outstanding(struct ironmap_queue *queue);
 // requests. It also returns the requests that are complete without the device, such as a read of a hole, because these do not make the
 // descriptor readable. io_uring may interrupt a wait with EINTR, also without a signal. The caller then waits again.
 //
-// Returns the descriptor; -EBADF, -EPERM or -EBUSY as any call on a queue; -EOPNOTSUPP if the engine polls its device; -EMFILE.
+// Returns the descriptor; -EBADF, -EPERM or -EBUSY as for any call on a queue; -EOPNOTSUPP if the engine polls its device; -EMFILE.
 int ironmap_queue_fd(struct ironmap_queue *queue);
 
 // Registers a buffer with the kernel. So the kernel need not pin the pages of the buffer for each request of this queue. A queue can
@@ -1190,7 +1190,7 @@ int ironmap_queue_fd(struct ironmap_queue *queue);
 //
 // The buffer may be freed before the queue: its memory is released after the queue was freed.
 //
-// Returns 0; -EBADF; -EPERM or -EBUSY as any call on a queue; -EBUSY for a second buffer, or for a buffer that is registered with another
+// Returns 0; -EBADF; -EPERM or -EBUSY as for any call on a queue; -EBUSY for a second buffer, or for a buffer that is registered with another
 // queue; -ENOMEM if the process may not lock so much memory; -EINVAL for an empty or too long buffer.
 int ironmap_queue_register(struct ironmap_queue *queue,
                            struct ironmap_buffer *buffer);
@@ -1200,7 +1200,7 @@ int ironmap_queue_register(struct ironmap_queue *queue,
 // `location` is a path of an image or a device, or a location such as "disk.img@p1" (a partition), "disk.img@vg/root" (a logical volume of
 // LVM), "qcow2:disk.qcow2@p1" or "nbd://server/export". `engine` is the name of
 // the I/O engine, such as "io_uring" or "psync"; NULL lets the library choose. `options` may be NULL, which opens the volume for reading;
-// `size` is `sizeof(struct ironmap_volume_options)`. The caller closes the volume by `ironmap_volume_close`. Any thread may call it.
+// `size` is `sizeof(struct ironmap_volume_options)`. The caller closes the volume with `ironmap_volume_close`. Any thread may call it.
 //
 // Returns 0; -ENOENT, -EACCES; -EBUSY if another program uses the volume; -EINVAL for a location without a file system or with wrong
 // syntax; -EOPNOTSUPP for a feature that the library does not support; -EUCLEAN for a damaged volume; -E2BIG for an option that this
@@ -1217,7 +1217,7 @@ int ironmap_volume_open(const char *location,
 // Closes a volume. Its changes are committed and written to their final places.
 //
 // Returns 0; -EBUSY while a queue, a pool or a directory of the volume is open, or another thread is in a call on it: the volume stays
-// open then; -EBADF; -EIO, -EROFS and other errnos if the changes cannot be written: the volume is closed then, and is
+// open then; -EBADF; -EIO, -EROFS and other errnos if the changes cannot be written: the volume is then closed, and is
 // recovered when it is next opened.
 int ironmap_volume_close(struct ironmap_volume *volume);
 
@@ -1247,7 +1247,7 @@ ptrdiff_t ironmap_volume_notice(struct ironmap_volume *volume,
 
 // Opens the host: the files of the mounted file systems. The library reads these files directly from their devices.
 //
-// `engine` is the name of the I/O engine, or NULL. The caller closes the host by `ironmap_host_close`. Any thread may call it.
+// `engine` is the name of the I/O engine, or NULL. The caller closes the host with `ironmap_host_close`. Any thread may call it.
 //
 // Returns 0; -EINVAL for an unknown engine; -EOPNOTSUPP for an engine that cannot be used here.
 //

@@ -21,10 +21,10 @@ pub(crate) struct Memory {
     len: usize,
 }
 
-// SAFETY: `base` is the address of memory that the buffer owns. The memory is accessed by C code and by requests, as the contract of each
-// function says.
+// SAFETY: `base` is the address of memory that the buffer owns. C code and requests access the memory as the contract of each function
+// states.
 unsafe impl Send for Memory {}
-// SAFETY: the proof of `Send` also proves this: `base` is memory that the buffer owns, and the contract of each function says how C code
+// SAFETY: the proof of `Send` also applies here: `base` is memory that the buffer owns, and the contract of each function states how C code
 // and requests access the memory.
 unsafe impl Sync for Memory {}
 
@@ -38,7 +38,7 @@ impl Memory {
     /// A part of the memory, for one request.
     ///
     /// # Safety
-    /// Nothing else uses these bytes until the part is dropped.
+    /// No other code uses these bytes until the part is dropped.
     ///
     /// # Errors
     /// `Io` with ERANGE for bytes outside the buffer.
@@ -49,7 +49,7 @@ impl Memory {
         }
         // SAFETY: the offset is not larger than the length of the memory.
         let base = unsafe { self.base.add(offset) };
-        // SAFETY: the bytes are in the buffer. The caller guarantees that nothing else uses these bytes until the part is dropped.
+        // SAFETY: the bytes are in the buffer. The caller guarantees that no other code uses these bytes until the part is dropped.
         Ok(unsafe { self.buffer.lock().alias(base, len) })
     }
 
@@ -68,9 +68,9 @@ struct Release {
     arg: *mut c_void,
 }
 
-// SAFETY: the contract of `ironmap_buffer_wrap` says that any thread may call the function.
+// SAFETY: the contract of `ironmap_buffer_wrap` states that any thread may call the function.
 unsafe impl Send for Release {}
-// SAFETY: the contract of `ironmap_buffer_wrap` says that any thread may call the function.
+// SAFETY: the contract of `ironmap_buffer_wrap` states that any thread may call the function.
 unsafe impl Sync for Release {}
 
 impl Drop for Release {
@@ -82,7 +82,7 @@ impl Drop for Release {
     }
 }
 
-/// Allocates a buffer of `size` zeroed bytes, aligned for direct I/O. The caller frees it by `ironmap_buffer_free`.
+/// Allocates a buffer of `size` zeroed bytes, aligned for direct I/O. The caller frees it with `ironmap_buffer_free`.
 ///
 /// Returns 0; -ENOMEM; -EMFILE if too many buffers exist.
 ///
@@ -130,7 +130,7 @@ pub unsafe extern "C" fn ironmap_buffer_wrap(
         // SAFETY: the caller guarantees that the memory is valid until the release, which drops the owner.
         let whole = unsafe { Buffer::from_raw_parts(base, size, Arc::clone(&owner)) };
         let handle = BUFFERS.add(Memory::new(whole))?;
-        // `release` is set after the last step that can fail. So a call that fails does not run `release`.
+        // `release` is set after the last step that can fail, so a call that fails does not run `release`.
         *owner.function.lock() = release;
         *place = handle.pointer();
         Ok(())

@@ -1,10 +1,10 @@
 //! The frequent calls of a queue and its files.
 //!
-//! These functions are compiled once for each kind of file and of device. A queue has pointers to the functions for its device. So a function
-//! does not examine any kind, and is small enough to need few registers.
+//! These functions are compiled once for each kind of file and of device. A queue has pointers to the functions for its device. So a
+//! function does not examine any kind, and is small enough to need few registers.
 //!
-//! The functions are not inlined into the guard against panics. So their arguments are passed in registers. The arguments have the order of
-//! the arguments of the C functions, so they stay in their registers.
+//! The functions are not inlined into the guard against panics, so their arguments are passed in registers. The arguments have the same
+//! order as those of the C functions, so they stay in their registers.
 
 use std::ffi::c_void;
 use std::hint::assert_unchecked;
@@ -26,9 +26,9 @@ type Submit = unsafe fn(&OpenFile, *mut c_void, usize, u64, &mut LocalQueue, *mu
 /// The functions for the kind of a queue's device, and for each kind of file. A function that transfers data returns the result for C code.
 ///
 /// # Safety
-/// The queue of a call is the queue that has these functions, and the kind of the file of a call is the index of the function. The memory of a
-/// read can be written to for its length, and the memory of a write can be read for its length. For a submitted request, this is true until the
-/// request is complete, and nothing else uses the memory before that.
+/// The queue of a call is the queue that has these functions, and the kind of the file of a call is the index of the function. The memory
+/// of a read can be written to for its length, and the memory of a write can be read for its length. For a submitted request, this is true
+/// until the request is complete, and no other code uses the memory before that.
 #[derive(Clone, Copy)]
 pub(crate) struct Calls {
     pub(crate) read: [Transfer<*mut c_void>; File::KINDS],
@@ -193,7 +193,7 @@ unsafe fn reap<const KIND: u8>(
     all
 }
 
-/// The token and the result of a request. Its memory belongs to the caller again.
+/// Returns the token and the result of a request. The memory of the request belongs to the caller again.
 #[inline(always)]
 fn completed(Completion { token, memory, result, .. }: Completion) -> (u64, Result<usize, Error>) {
     match memory {
@@ -203,7 +203,7 @@ fn completed(Completion { token, memory, result, .. }: Completion) -> (u64, Resu
     (token, result)
 }
 
-/// Not inlined, so that the memory of a usual request need not be copied.
+/// This function is not inlined, so that the memory of a usual request need not be copied.
 #[cold]
 #[inline(never)]
 fn drop_several<T>(buffers: T) {

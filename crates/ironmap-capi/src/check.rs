@@ -79,7 +79,7 @@ unsafe fn tell(
 }
 
 /// Checks all metadata of a volume, and changes nothing. Then calls `found` with `arg` for each finding, in the calling thread. The calls
-/// end if `found` returns another value than 0. At most 100,000 findings are passed.
+/// end if `found` returns a value other than 0. At most 100,000 findings are passed.
 ///
 /// `found` and `report` may be NULL. `size` is `sizeof(struct ironmap_check_report)`. In a volume that is open for
 /// writing, changes since the last `ironmap_volume_sync` may be reported as faults.

@@ -33,7 +33,7 @@ pub struct ironmap_dirent {
     pub kind: u32,
     /// The length of the name in bytes, without the zero byte at its end.
     pub len: u32,
-    /// The name, with a zero byte at its end. It may have any bytes except 0 and a slash.
+    /// The name, with a zero byte at its end. It may contain any bytes except 0 and a slash.
     pub name: [c_char; 256],
 }
 
@@ -48,7 +48,7 @@ fn shown(entry: &DirEntry) -> ironmap_dirent {
     shown
 }
 
-/// Opens a directory of a volume to read its entries. The caller closes it by `ironmap_closedir`.
+/// Opens a directory of a volume to read its entries. The caller closes it with `ironmap_closedir`.
 ///
 /// Returns 0; -ENOTDIR, and the other errors of `ironmap_stat`; -ENOKEY for an encrypted directory; -EMFILE if too many
 /// directories are open.
@@ -75,7 +75,7 @@ pub unsafe extern "C" fn ironmap_opendir(
     }) as c_int
 }
 
-/// Stores the next entry of a directory. The entries "." and ".." are left out. `size` is `sizeof(struct ironmap_dirent)`.
+/// Stores the next entry of a directory. The entries "." and ".." are omitted. `size` is `sizeof(struct ironmap_dirent)`.
 ///
 /// Returns 1 if there is an entry, and 0 at the end; -EUCLEAN, -EIO; -EBADF; -EBUSY while another thread is in a call on the directory;
 /// -EINVAL for NULL.

@@ -20,7 +20,7 @@ use crate::process::in_quiet_thread;
 /// The largest number of partitions of a GPT.
 const MOST_PARTS: usize = 128;
 
-/// The options of `ironmap_disk_build`. All bytes that the caller does not set are 0, which stands for the default.
+/// The options of `ironmap_disk_build`. The caller zeroes the structure first; 0 stands for the default.
 #[repr(C)]
 #[derive(Clone, Copy)]
 #[allow(non_camel_case_types, reason = "the name in C")]
@@ -88,7 +88,7 @@ impl ironmap_disk_options {
     }
 }
 
-/// The 16 bytes of a GUID or UUID. `None` for NULL.
+/// Returns the 16 bytes of a GUID or UUID, or `None` for NULL.
 ///
 /// # Safety
 /// `id` is NULL or can be read for 16 bytes.
@@ -137,7 +137,7 @@ fn part(made: &MadePart) -> ironmap_disk_part {
     }
 }
 
-/// The descriptions of the partitions.
+/// Parses the descriptions of the partitions.
 ///
 /// # Safety
 /// `parts` points to `count` texts that end with a zero byte.
@@ -216,7 +216,7 @@ pub unsafe extern "C" fn ironmap_disk_build(
     }) as c_int
 }
 
-/// The options of `ironmap_verity_make`. All bytes that the caller does not set are 0, which stands for the default.
+/// The options of `ironmap_verity_make`. The caller zeroes the structure first; 0 stands for the default.
 #[repr(C)]
 #[derive(Clone, Copy)]
 #[allow(non_camel_case_types, reason = "the name in C")]
@@ -295,7 +295,7 @@ pub struct ironmap_verity_info {
     pub data_blocks: u64,
 }
 
-/// The location of a hash tree. `None` for NULL: the tree is at the end of the data.
+/// Returns the location of a hash tree. Returns `None` for NULL: the tree is then at the end of the data.
 ///
 /// # Safety
 /// `hash` is NULL or ends with a zero byte.

@@ -64,7 +64,7 @@ thread_local! {
 /// The last failure of each open handle.
 static OF_HANDLES: Mutex<Option<HashMap<Handle, Kept>>> = Mutex::new(None);
 
-/// Locks the stored failures of all handles. A thread that forks holds this lock, so that it is not locked for ever in the child.
+/// Locks the stored failures of all handles. A thread that forks holds this lock, so that it is not locked forever in the child.
 pub(crate) fn lock_handles() -> MutexGuard<'static, impl Sized> {
     of_handles()
 }
@@ -124,8 +124,8 @@ pub(crate) fn keep(handle: Option<Handle>, error: &Error) -> c_int {
         }
     }
     let _ = REFUSED.try_with(|refused| refused.set(None));
-    // At the end of a thread, its storage no longer exists, and the failure cannot be stored. The thread runs no more code that could ask
-    // for the failure.
+    // At the end of a thread, its storage no longer exists, so the failure cannot be stored. The thread runs no more code that could query
+    // the failure.
     let _ = OF_THREAD.try_with(|last| {
         if let Ok(mut last) = last.try_borrow_mut() {
             *last = Some(Box::new(kept));
@@ -134,7 +134,8 @@ pub(crate) fn keep(handle: Option<Handle>, error: &Error) -> c_int {
     -errno
 }
 
-/// Records for the thread that a call on a queue or file was refused. This is safe in a signal handler: nothing is locked or allocated.
+/// Records for the thread that a call on a queue or file was refused. This is safe in a signal handler, because it neither locks nor
+/// allocates.
 #[cold]
 #[inline(never)]
 pub(crate) fn refused(refusal: Refusal) -> isize {
@@ -189,7 +190,7 @@ impl Count for () {
     }
 }
 
-/// The result of a call for C code: the count, or the errno with a minus sign. The reason of a failure is kept for the handle.
+/// Returns the result of a call for C code: the count, or the errno with a minus sign. The reason of a failure is stored for the handle.
 #[inline(always)]
 pub(crate) fn returned<T: Count>(handle: Option<Handle>, result: Result<T, Error>) -> isize {
     match result {
@@ -212,7 +213,7 @@ pub(crate) fn call<T: Count>(
     returned(handle, result)
 }
 
-/// Tells the reason of a failure.
+/// Stores the reason of a failure in `failure`.
 ///
 /// With a handle of any type, the reason is that of the last failed call on this handle, in any thread. With NULL, the reason is that of
 /// the last failed call of the calling thread. This may be a call without a handle, such as a call that opens something. `size` is

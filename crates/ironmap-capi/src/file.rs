@@ -29,13 +29,13 @@ use crate::tables::{ironmap_file, ironmap_queue};
 ///
 /// `flags` are those of `open(2)`: O_RDONLY, O_WRONLY or O_RDWR; O_CREAT, O_EXCL, O_TRUNC, O_APPEND; O_SYNC, O_DSYNC; O_DIRECT, which
 /// refuses misaligned requests; and IRONMAP_O_ASSUME_NO_DEDUPE. `mode` is the mode of a file that O_CREAT creates; no umask is applied.
-/// Files of the host are only read. A file of O_WRONLY can be read too. In a volume, a path begins at its root, with or without a slash.
-/// The caller closes the file by `ironmap_close`; `ironmap_queue_free` closes it too.
+/// Files of the host can be read but not written. A file that was opened with O_WRONLY can also be read. In a volume, a path begins at its root,
+/// with or without a slash. The caller closes the file with `ironmap_close`; `ironmap_queue_free` closes it too.
 ///
-/// Returns 0; -ENOENT, -EEXIST, -EISDIR, -ENOTDIR, -ELOOP, -ENAMETOOLONG as `open(2)`; -EROFS to write without permission; -ENOSPC, -EDQUOT
+/// Returns 0; -ENOENT, -EEXIST, -EISDIR, -ENOTDIR, -ELOOP, -ENAMETOOLONG as for `open(2)`; -EROFS to write without permission; -ENOSPC, -EDQUOT
 /// with O_CREAT; -EINVAL for other flags, for O_CREAT without O_WRONLY or O_RDWR, and for a file that is not regular; -ENOKEY for an
 /// encrypted file; -EUCLEAN, -EIO for a damaged volume; -EMFILE if too many files are open; -EBUSY with O_TRUNC if the thread has requests
-/// in flight; -EBADF, -EPERM or -EBUSY as any call on a queue.
+/// in flight; -EBADF, -EPERM or -EBUSY as for any call on a queue.
 ///
 /// # Safety
 /// `path` ends with a zero byte, and `file` can be written to.
@@ -69,7 +69,7 @@ pub unsafe extern "C" fn ironmap_open(
 
 /// Closes a file. Its requests in flight are carried out.
 ///
-/// Returns 0; -EBADF for a file that is closed already; -EPERM or -EBUSY as any call on a queue.
+/// Returns 0; -EBADF for a file that is already closed; -EPERM or -EBUSY as for any call on a queue.
 #[unsafe(no_mangle)]
 pub extern "C" fn ironmap_close(file: *mut ironmap_file) -> c_int {
     call_of_queue(is_in_call_of_file(file), || close_file(file))
@@ -79,7 +79,7 @@ pub extern "C" fn ironmap_close(file: *mut ironmap_file) -> c_int {
 ///
 /// Returns the number of bytes, which is smaller than `len` only at the end of the file, and 0 past the end; -EINVAL for a misaligned
 /// request on a file with O_DIRECT; -EFAULT for NULL; -EIO and other errnos of the device; -EUCLEAN if the extent map of the file is
-/// damaged; -EBADF for a closed file; -EPERM in another thread than that of the queue; -EBUSY in a signal handler that has interrupted a
+/// damaged; -EBADF for a closed file; -EPERM in any thread other than that of the queue; -EBUSY in a signal handler that has interrupted a
 /// call on the queue.
 ///
 /// # Safety
@@ -92,8 +92,8 @@ pub unsafe extern "C" fn ironmap_pread(
     pos: u64,
 ) -> isize {
     enter_file(file, move |open, local| {
-        // SAFETY: the caller guarantees that `memory` can be written to for `len` bytes. The function is that of the
-        // queue and of the kind of the file.
+        // SAFETY: the caller guarantees that `memory` can be written to for `len` bytes. The function belongs to the queue and to the kind
+        // of the file.
         unsafe { (local.calls.read[open.file.kind()])(open, memory, len, pos, local) }
     })
 }
@@ -116,13 +116,13 @@ pub unsafe extern "C" fn ironmap_pwrite(
     pos: u64,
 ) -> isize {
     enter_file(file, move |open, local| {
-        // SAFETY: the caller guarantees that `memory` can be read for `len` bytes. The function is that of the
-        // queue and of the kind of the file.
+        // SAFETY: the caller guarantees that `memory` can be read for `len` bytes. The function belongs to the queue and to the kind of the
+        // file.
         unsafe { (local.calls.write[open.file.kind()])(open, memory, len, pos, local) }
     })
 }
 
-/// The memory ranges that C code passes. At most as many ranges are accepted as in `preadv`.
+/// Returns the memory ranges that C code passes. At most as many ranges are accepted as in `preadv`.
 ///
 /// # Safety
 /// `iov` points to `count` structures.
@@ -164,7 +164,7 @@ pub unsafe extern "C" fn ironmap_preadv(
 /// Writes several ranges of memory at position `pos`, and waits. `flags` are 0 or RWF_DSYNC, RWF_SYNC, RWF_NOWAIT, RWF_HIPRI and RWF_ATOMIC
 /// of `pwritev2`.
 ///
-/// Returns the same as `ironmap_pwrite` and `ironmap_preadv`; -EOPNOTSUPP if the device cannot write the data atomically as RWF_ATOMIC asks.
+/// Returns the same as `ironmap_pwrite` and `ironmap_preadv`; -EOPNOTSUPP if the device cannot write the data atomically as RWF_ATOMIC requires.
 ///
 /// # Safety
 /// `iov` points to `count` structures, whose memory can be read.
@@ -217,7 +217,7 @@ pub unsafe extern "C" fn ironmap_append(
 /// Makes all completed writes of the file and its metadata durable.
 ///
 /// Returns 0; -EIO and other errnos of the device if the data or the metadata cannot be made durable; -EROFS if an earlier error has made
-/// the volume read-only; -EBADF, -EPERM or -EBUSY as any call on a queue.
+/// the volume read-only; -EBADF, -EPERM or -EBUSY as for any call on a queue.
 #[unsafe(no_mangle)]
 pub extern "C" fn ironmap_fsync(file: *mut ironmap_file) -> c_int {
     with_file(file, |open, local| open.file.sync(&mut local.queue)) as c_int
@@ -229,7 +229,7 @@ pub extern "C" fn ironmap_fdatasync(file: *mut ironmap_file) -> c_int {
     with_file(file, |open, local| open.file.sync_data(&mut local.queue)) as c_int
 }
 
-/// The size of the file in bytes, or -EBADF, -EPERM or -EBUSY as any call on a queue.
+/// The size of the file in bytes, or -EBADF, -EPERM or -EBUSY as for any call on a queue.
 #[unsafe(no_mangle)]
 pub extern "C" fn ironmap_size(file: *mut ironmap_file) -> i64 {
     with_file(file, |open, _| Ok(usize::try_from(open.file.size()).unwrap_or(usize::MAX))) as i64
@@ -239,7 +239,7 @@ impl OpenFile {
     fn stat(&self, local: &LocalQueue) -> Result<Stat, Error> {
         match &local.store {
             Store::Volume(volume) => {
-                // The attributes are read by inode number, because the file may have no name any longer.
+                // The attributes are read by inode number, because the file may no longer have a name.
                 volume.volume.fs().inspect(self.file.inode(), |inode| Ok(inode.stat().clone()))
             }
             Store::Host(host) => {
@@ -247,7 +247,8 @@ impl OpenFile {
                 if stat.inode == self.file.inode() {
                     return Ok(stat);
                 }
-                let what = "the path does not lead to this file: the file was renamed, replaced or removed";
+                let what =
+                    "the path no longer names this file: the file was renamed, replaced or removed";
                 Err(Error::io(Errno(libc::ESTALE), what))
             }
         }
@@ -256,8 +257,8 @@ impl OpenFile {
 
 /// Stores the attributes of the file. `size` is `sizeof(struct ironmap_stat)`.
 ///
-/// Returns 0; -EINVAL for NULL; -ESTALE for a host file whose path names another file; -EUCLEAN, -EIO; -EBADF, -EPERM or -EBUSY as any call
-/// on a queue.
+/// Returns 0; -EINVAL for NULL; -ESTALE for a host file whose path names another file; -EUCLEAN, -EIO; -EBADF, -EPERM or -EBUSY as for any
+/// call on a queue.
 ///
 /// # Safety
 /// `stat` can be written to for `size` bytes.
@@ -279,8 +280,8 @@ pub unsafe extern "C" fn ironmap_fstat(
 ///
 /// The call waits for the requests in flight on the file: section WAITS of ironmap(3).
 ///
-/// Returns 0; -EFBIG; -EROFS, also for a host file; -EIO; -EBUSY if the thread has requests in flight; -EBADF, -EPERM or -EBUSY as any call
-/// on a queue.
+/// Returns 0; -EFBIG; -EROFS, also for a host file; -EIO; -EBUSY if the thread has requests in flight; -EBADF, -EPERM or -EBUSY as for any
+/// call on a queue.
 #[unsafe(no_mangle)]
 pub extern "C" fn ironmap_ftruncate(file: *mut ironmap_file, len: u64) -> c_int {
     with_file(file, |open, local| open.writer(local)?.truncate(open.file.inode(), len)) as c_int
@@ -324,7 +325,7 @@ impl LocalQueue {
 /// The call waits for the requests in flight on the file: section WAITS of ironmap(3).
 ///
 /// Returns 0; -ENOSPC, -EFBIG; -EOPNOTSUPP for another mode; -EINVAL for a range that the mode does not accept; -EROFS, also for a host
-/// file; -EBUSY if the thread has requests in flight; -EBADF, -EPERM or -EBUSY as any call on a queue.
+/// file; -EBUSY if the thread has requests in flight; -EBADF, -EPERM or -EBUSY as for any call on a queue.
 #[unsafe(no_mangle)]
 pub extern "C" fn ironmap_fallocate(
     file: *mut ironmap_file,
@@ -349,7 +350,7 @@ pub extern "C" fn ironmap_fallocate(
 /// Finds the next data (`whence` is SEEK_DATA) or the next hole (SEEK_HOLE) at or after a position, as `lseek(2)` does.
 ///
 /// Returns the position; -ENXIO past the end of the file, or if no data follow; -EINVAL for another `whence`; -EUCLEAN, -EIO; -EBADF, -EPERM
-/// or -EBUSY as any call on a queue.
+/// or -EBUSY as for any call on a queue.
 #[unsafe(no_mangle)]
 pub extern "C" fn ironmap_seek(file: *mut ironmap_file, pos: u64, whence: c_int) -> i64 {
     with_file(file, |open, _| {
@@ -418,9 +419,9 @@ pub(crate) unsafe fn store_report(
     Ok(())
 }
 
-/// Tells how a host file is read. `size` is `sizeof(struct ironmap_host_report)`.
+/// Stores the report on how a host file is read. `size` is `sizeof(struct ironmap_host_report)`.
 ///
-/// Returns 0; -EINVAL for a file of a volume, or for NULL; -EBADF, -EPERM or -EBUSY as any call on a queue.
+/// Returns 0; -EINVAL for a file of a volume, or for NULL; -EBADF, -EPERM or -EBUSY as for any call on a queue.
 ///
 /// # Safety
 /// `report` can be written to for `size` bytes.

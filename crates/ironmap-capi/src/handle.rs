@@ -1,11 +1,11 @@
 //! Tables of handles.
 //!
-//! For C code, a handle is a pointer, but nothing is stored at its address. The pointer is a number, which consists of the position of a
-//! slot in a table, the generation of the slot, and the kind of the object. A call compares the number with the state of the slot. So a
-//! wrong handle (closed, invented, or of another type) is detected, and no memory is accessed through it.
+//! For C code, a handle is a pointer, but nothing is stored at its address. The pointer is a number that consists of the position of a slot
+//! in a table, the generation of the slot, and the kind of the object. A call compares the number with the state of the slot. So a wrong
+//! handle (closed, invented, or of another type) is detected, and no memory is accessed through it.
 //!
 //! The slots are in static memory. The kernel provides the memory of a slot at its first use. Slots are never freed, so a call can read the
-//! state of any slot at any time. Slot 0 of a table is not used, so that the number 0 is not a handle.
+//! state of any slot at any time. Slot 0 of a table is unused, so that the number 0 is not a handle.
 
 use std::collections::VecDeque;
 use std::ffi::c_int;
@@ -78,25 +78,25 @@ impl From<Refusal> for Error {
     }
 }
 
-/// The error for a table without a free slot.
+/// Returns the error for a table without a free slot.
 fn no_slot() -> Error {
     Error::io(Errno(libc::EMFILE), "too many handles are open")
 }
 
 impl Handle {
-    /// The handle that C code passes. A number of another kind becomes NULL, which is not a handle.
+    /// Returns the handle that C code passes. A number of another kind becomes NULL, which is not a handle.
     pub(crate) fn of<T: Kind>(pointer: *const T) -> Self {
         let handle = Self::unchecked(pointer);
         if handle.0 & KIND_MASK == T::KIND { handle } else { Self(0) }
     }
 
-    /// The number that C code passes. The number may belong to an object of another kind.
+    /// Returns the number that C code passes. The number may belong to an object of another kind.
     #[inline(always)]
     pub(crate) fn unchecked<T>(pointer: *const T) -> Self {
         Self(pointer.addr() as u64)
     }
 
-    /// The number as a pointer for C code.
+    /// Returns the number as a pointer for C code.
     pub(crate) fn pointer<T>(self) -> *mut T {
         std::ptr::without_provenance_mut(self.0 as usize)
     }
@@ -105,8 +105,8 @@ impl Handle {
         (self.0 as u32 >> KIND_BITS) as usize
     }
 
-    /// The state of this handle's slot while its object cannot be used. This state contains the index of another slot, so it differs from
-    /// all handles of this slot. Therefore a single comparison shows whether the slot has a given handle.
+    /// Returns the state of this handle's slot while its object cannot be used. This state contains the index of another slot, so it
+    /// differs from all handles of this slot. Therefore, a single comparison shows whether the slot has a given handle.
     fn unusable(self, kind: u64) -> u64 {
         (self.0 ^ 1 << KIND_BITS) & !KIND_MASK | kind
     }
@@ -132,8 +132,8 @@ pub(crate) trait Content {
 /// A slot. It fills a cache line, so that threads with different handles use different cache lines.
 #[repr(C, align(64))]
 pub(crate) struct Slot<C> {
-    /// The handle of the object, or its [unusable](Handle::unusable) state with the kind `FREE`, `POISONED` or `FORKED`. A slot that has
-    /// not been used has 0.
+    /// The handle of the object, or its [unusable](Handle::unusable) state with the kind `FREE`, `POISONED` or `FORKED`. 0 if the slot has
+    /// never been used.
     state: AtomicU64,
     pub(crate) content: C,
 }
@@ -156,7 +156,7 @@ impl<C> Slot<C> {
         self.state.load(Ordering::Acquire) == handle.0
     }
 
-    /// The handle of the object in this slot. The caller is in a call on the object, so the handle does not change.
+    /// Returns the handle of the object in this slot. The caller is in a call on the object, so the handle does not change.
     pub(crate) fn handle(&self) -> Handle {
         Handle(self.state.load(Ordering::Relaxed))
     }
@@ -174,7 +174,7 @@ impl<C> Slot<C> {
         }
     }
 
-    /// The reason why a call with this handle is refused, if the slot does not have the handle.
+    /// Returns the reason why a call with this handle is refused, if the slot does not have the handle.
     #[cold]
     pub(crate) fn refuse(&self, handle: Handle) -> Refusal {
         let state = self.state.load(Ordering::Acquire);
@@ -191,10 +191,10 @@ impl<C> Slot<C> {
 }
 
 /// All handles of one kind: at most `N - 1` at a time, where `N` is a power of two. All bytes of an empty table are zero, so the library's
-/// file does not contain the table. Therefore the kind is a parameter of the type, and not a field.
+/// file does not contain the table. This is why the kind is a parameter of the type instead of a field.
 pub(crate) struct Table<C: 'static, const N: usize, const KIND: u64> {
     slots: [Slot<C>; N],
-    /// The mutex that a fork locks. It is a mutex of std, because a mutex of parking_lot could pass its lock to a thread that waits. Such a
+    /// The mutex that a fork locks. It is a mutex of std, because a mutex of parking_lot could pass its lock to a waiting thread. Such a
     /// thread does not exist in the child, so the lock would never be released.
     unused: std::sync::Mutex<Unused>,
 }
@@ -225,19 +225,19 @@ impl<C, const N: usize, const KIND: u64> Table<C, N, KIND> {
         self.unused.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// The slot at the position that a handle contains. The object in the slot may have another handle.
+    /// Returns the slot at the position that a handle contains. The object in the slot may have another handle.
     #[inline(always)]
     pub(crate) fn slot(&self, handle: Handle) -> &Slot<C> {
         &self.slots[handle.index() & (N - 1)]
     }
 
-    /// Takes a slot for a new handle, before the object is opened. So a call that finds no slot changes nothing.
+    /// Takes a slot for a new handle before the object is opened, so that a call that finds no slot changes nothing.
     ///
     /// # Errors
     /// `Io` with EMFILE if all slots are in use.
     pub(crate) fn reserve(&'static self) -> Result<Reserved<C, N, KIND>, Error> {
         let mut unused = self.lock_unused();
-        // A slot is used again only after many others, so an old handle stays invalid for long.
+        // A slot is reused only after many others, so an old handle stays invalid for a long time.
         let closed = unused.closed.as_ref().map_or(0, |closed| closed.len());
         let rested = closed > 1024 || unused.used as usize == N - 1;
         let oldest = if rested {
@@ -268,7 +268,7 @@ impl<C, const N: usize, const KIND: u64> Table<C, N, KIND> {
     /// slot.
     ///
     /// # Errors
-    /// Fails if the slot does not have this handle. Also fails for a poisoned handle: the handle is then closed, and its object is leaked.
+    /// Fails if the slot does not have this handle. Also fails for a poisoned handle, which is then closed, and whose object is leaked.
     pub(crate) fn end(&self, handle: Handle) -> Result<&C, Refusal> {
         let slot = self.slot(handle);
         if !handle.can_be_open() {
@@ -299,7 +299,7 @@ impl<C, const N: usize, const KIND: u64> Table<C, N, KIND> {
     }
 }
 
-/// A slot that was taken for a new handle. If it is dropped, the slot is free again.
+/// A slot that was taken for a new handle. Dropping this value frees the slot again.
 pub(crate) struct Reserved<C: 'static, const N: usize, const KIND: u64> {
     table: &'static Table<C, N, KIND>,
     index: u32,
@@ -353,8 +353,8 @@ pub(crate) trait AnyTable: Sync {
 
 /// A table that is locked for a fork.
 pub(crate) trait LockedTable {
-    /// Marks all handles as handles of the parent process, so that calls on them are refused. Their objects are leaked, because the objects
-    /// share files and rings with the parent.
+    /// Marks all handles as handles of the parent process, so that calls on them are refused. Their objects are leaked, because they share
+    /// files and rings with the parent.
     fn disown(&self);
 }
 
@@ -402,11 +402,11 @@ impl<T: Send + Sync, const N: usize, const KIND: u64> Table<Shared<T>, N, KIND> 
         Ok(self.reserve()?.add(object))
     }
 
-    /// The object. It stays alive during the call, even if another thread closes the handle.
+    /// Returns the object. It stays alive during the call, even if another thread closes the handle.
     pub(crate) fn get(&self, handle: Handle) -> Result<Arc<T>, Error> {
         let slot = self.slot(handle);
         // The state is compared before the lock is acquired. In a forked child, the lock of a slot with a handle of the parent may be
-        // locked for ever.
+        // locked forever.
         if slot.has(handle) {
             let object = slot.content.0.lock();
             if let (true, Some(object)) = (slot.has(handle), &*object) {
@@ -423,7 +423,7 @@ impl<T: Send + Sync, const N: usize, const KIND: u64> Table<Shared<T>, N, KIND> 
         object.ok_or_else(|| self.slot(handle).refuse(handle).into())
     }
 
-    /// Closes the handle, and returns its object, unless something else uses the object.
+    /// Closes the handle and returns its object, unless other code uses the object.
     ///
     /// # Errors
     /// `Busy` if the object is in use. The handle then stays open.
@@ -496,7 +496,7 @@ mod tests {
         assert_eq!(TABLE.add(4).unwrap_err().errno(), Errno(libc::EMFILE));
     }
 
-    /// If the object of a handle is in use, a close of the handle fails, and the handle stays open.
+    /// If the object of a handle is in use, closing the handle fails, and the handle stays open.
     #[test]
     fn a_used_object_is_busy() {
         static TABLE: Table<Shared<String>, 2, 41> = Table::new();

@@ -24,7 +24,7 @@ use crate::tables::{IMAGES, ironmap_image, locked};
 /// The description of an image. `None` after the image was built.
 pub(crate) struct Builder(Mutex<Option<Image>>);
 
-/// A failure of the image crate as an error of the library.
+/// Converts a failure of the image crate to an error of the library.
 pub(crate) fn error(failure: &Failure) -> Error {
     let unknown = match failure.reason() {
         Reason::Corrupt => ErrorKind::Corrupt,
@@ -65,7 +65,7 @@ fn describe<T>(
 }
 
 /// Begins the description of an ext4 image. Without a size, the image is as large as its content needs, with some free space. The caller
-/// frees the description by `ironmap_image_free`.
+/// frees the description with `ironmap_image_free`.
 ///
 /// Returns 0; -EMFILE if too many descriptions exist.
 ///
@@ -92,7 +92,7 @@ pub extern "C" fn ironmap_image_free(image: *mut ironmap_image) -> c_int {
     }) as c_int
 }
 
-/// Sets the size of the image in bytes. Size 0 stands for the smallest size that its content fits into.
+/// Sets the size of the image in bytes. Size 0 stands for the smallest size that holds its content.
 ///
 /// Returns 0; -EBADF; -EINVAL if the image was built already, or for NULL; -EBUSY while another thread is in a call on the description.
 #[unsafe(no_mangle)]
@@ -160,7 +160,7 @@ struct Source {
     arg: *mut c_void,
 }
 
-// SAFETY: the contract of `ironmap_image_add_tar` says that any thread may call the function.
+// SAFETY: the contract of `ironmap_image_add_tar` states that any thread may call the function.
 unsafe impl Send for Source {}
 
 impl Read for Source {
@@ -171,7 +171,7 @@ impl Read for Source {
         match usize::try_from(count) {
             Ok(count) if count <= to.len() => Ok(count),
             Ok(_) => Err(io::Error::other("the read function returned more bytes than requested")),
-            // EINTR is replaced by another error: a reader tries again after EINTR, so the build would not end.
+            // The code replaces EINTR with another error, because a reader tries again after EINTR, and the build would not end.
             Err(_) => match i32::try_from(count.unsigned_abs()) {
                 Ok(errno @ 1..=4095) if errno != libc::EINTR => {
                     Err(io::Error::from_raw_os_error(errno))
@@ -320,7 +320,7 @@ pub extern "C" fn ironmap_image_force(image: *mut ironmap_image, force: c_int) -
     describe(image, || Ok(force != 0), Image::force)
 }
 
-/// The progress of a build or an extraction, and the caller's function that is called with the progress.
+/// The progress of a build or an extraction, and the caller's function that reports the progress.
 struct Progress {
     function: unsafe extern "C" fn(*mut c_void, u64, u64) -> c_int,
     arg: *mut c_void,
@@ -330,9 +330,9 @@ struct Progress {
     calling: Mutex<()>,
 }
 
-// SAFETY: the contract of the calls says that any thread may call the function, and `calling` lets one thread do so at a time.
+// SAFETY: the contract of the calls states that any thread may call the function, and `calling` lets one thread do so at a time.
 unsafe impl Send for Progress {}
-// SAFETY: the contract of the calls says that any thread may call the function, and `calling` lets one thread do so at a time.
+// SAFETY: the contract of the calls states that any thread may call the function, and `calling` lets one thread do so at a time.
 unsafe impl Sync for Progress {}
 
 impl Progress {
@@ -369,7 +369,7 @@ impl Bar for Progress {
     }
 }
 
-/// A function that is called with `arg`, and with the numbers of files and bytes that were copied. The job ends if it returns another value
+/// A function that is called with `arg` and with the numbers of files and bytes that were copied. The job ends if it returns a value other
 /// than 0.
 pub(crate) type ProgressFunction =
     Option<unsafe extern "C" fn(arg: *mut c_void, files: u64, bytes: u64) -> c_int>;
@@ -387,7 +387,7 @@ pub(crate) fn progress(
 /// Builds the image at a location: the path of an image file, which appears when it is complete, or a device.
 ///
 /// `progress` may be NULL. Otherwise it is called with `arg` and the numbers of copied files and bytes, in any thread, but in one thread at
-/// a time. If `progress` returns another value than 0, the build ends with -EINTR, and the image does not appear. After the call, the
+/// a time. If `progress` returns a value other than 0, the build ends with -EINTR, and the image does not appear. After the call, the
 /// description can only be freed.
 ///
 /// Returns 0; -EEXIST if the location contains a file system and `ironmap_image_force` was not called; -ENOSPC if the content does not fit;
@@ -452,7 +452,7 @@ pub unsafe extern "C" fn ironmap_image_extract(
 }
 
 /// Makes the ext4 volume at a location larger or smaller. An image file is extended or truncated to the new size. With `bytes` 0, the volume
-/// gets the smallest size that its content fits into. `size` may be NULL; otherwise the call stores the new size in bytes there.
+/// gets the smallest size that holds its content. `size` may be NULL; otherwise the call stores the new size in bytes there.
 ///
 /// Returns 0; -EINVAL for a size that the volume cannot have; -ENOSPC for a size that its content does not fit into; -EUCLEAN for a damaged
 /// volume; -EBUSY if it is in use; -EIO.

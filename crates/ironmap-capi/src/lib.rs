@@ -30,7 +30,7 @@
 //!
 //! # Structures
 //!
-//! A caller passes a structure with its size, `sizeof`. So a program can use a library of another version. If the program knows more
+//! A caller passes a structure with its size, `sizeof`. This lets a program use another version of the library. If the program knows more
 //! members than the library, the library sets these members to 0. A call returns -E2BIG if a member of options is not 0 and the library
 //! does not know this member.
 //!
@@ -57,9 +57,9 @@
 //! extends the file. A request is in flight until its thread calls `ironmap_reap`, `ironmap_wait` or another call on the queue that finds it
 //! complete. So a thread with requests in flight must soon call the library again.
 //!
-//! If the calling thread itself has requests in flight, such a call returns -EBUSY instead of waiting for ever. The thread must then reap its
+//! If the calling thread itself has requests in flight, such a call returns -EBUSY instead of waiting forever. The thread must then reap its
 //! requests first. A call on a pool runs in a thread of the pool, which cannot detect this: a thread must reap its requests on a file before
-//! it calls a pool that uses the same file. Otherwise the call on the pool may wait for ever.
+//! it calls a pool that uses the same file. Otherwise the call on the pool may wait forever.
 //!
 //! # Forks
 //!

@@ -1,8 +1,7 @@
 //! Queues, and the files that were opened on them. Only the thread that made a queue may use it and its files.
 //!
 //! A slot of a queue contains the number of the thread that may use the queue, or a different number during a call. So a call in another
-//! thread is refused. A call in a signal handler that interrupts a call of the same thread is refused too. The check costs no atomic
-//! operation.
+//! thread is refused, and so is a call in a signal handler that interrupts a call of the same thread. The check costs no atomic operation.
 
 use std::cell::UnsafeCell;
 use std::collections::HashSet;
@@ -43,7 +42,7 @@ pub(crate) struct LocalQueue {
     pub(crate) readiness: Option<Readiness>,
     /// The memory that is registered with the queue.
     pub(crate) registered: Option<Buffer>,
-    /// An empty buffer. The buffers for the caller's memory are made from it, which saves an allocation for each request.
+    /// An empty buffer. The buffers for the caller's memory are aliases of it, which saves an allocation for each request.
     pub(crate) lent: Buffer,
     /// The functions for the frequent calls on this queue.
     pub(crate) calls: Calls,
@@ -78,7 +77,7 @@ pub(crate) struct OpenFile {
 }
 
 impl OpenFile {
-    /// The result of a call on this file for C code. The reason of a failure is kept for the file.
+    /// Returns the result of a call on this file for C code. The reason of a failure is stored for the file.
     #[inline(always)]
     pub(crate) fn returned<T: Count>(&self, result: Result<T, Error>) -> isize {
         match result {
@@ -87,7 +86,7 @@ impl OpenFile {
         }
     }
 
-    /// Stores the reason of a failure of a call on this file. Returns the result for C code.
+    /// Stores the reason why a call on this file failed, and returns the result for C code.
     #[cold]
     #[inline(never)]
     pub(crate) fn failed(&self, error: Error) -> isize {
@@ -97,15 +96,15 @@ impl OpenFile {
 
 /// The slot of a queue.
 pub(crate) struct QueueSlot {
-    /// The number of the thread that may use the queue. During a call it is larger by 1, and if there is no queue it is 0.
+    /// The number of the thread that may use the queue. During a call, it is larger by 1; if there is no queue, it is 0.
     owner: AtomicUsize,
     /// The number of the thread that has made the queue.
     thread: AtomicUsize,
     queue: UnsafeCell<Option<Box<LocalQueue>>>,
 }
 
-// SAFETY: the queue is only accessed by the thread that `owner` names, and by one call of this thread at a time. A queue that is dropped
-// in its own thread never moves to another one.
+// SAFETY: only the thread that `owner` names accesses the queue, in one call at a time. A queue that is dropped in its own thread never
+// moves to another one.
 unsafe impl Sync for QueueSlot {}
 
 impl Content for QueueSlot {
@@ -123,7 +122,7 @@ pub(crate) struct FileSlot {
     file: UnsafeCell<Option<Box<OpenFile>>>,
 }
 
-// SAFETY: the file is only accessed during a call of the thread that owns the file's queue.
+// SAFETY: the file is accessed only during a call of the thread that owns the file's queue.
 unsafe impl Sync for FileSlot {}
 
 impl Content for FileSlot {
@@ -155,7 +154,7 @@ pub(crate) struct Entered<'a> {
 }
 
 impl QueueSlot {
-    /// The permission to use the queue; `None` in another thread, and during another call.
+    /// Returns the permission to use the queue, or `None` in another thread or during another call.
     #[inline(always)]
     fn enter(&self) -> Option<Entered<'_>> {
         if self.owner.load(Ordering::Relaxed) != this_thread() {
@@ -168,8 +167,8 @@ impl QueueSlot {
         Some(Entered { slot: self })
     }
 
-    /// Adds to `owner`, in the thread of the queue. No other thread changes `owner` meanwhile, so the addition need not be atomic. It is one
-    /// instruction.
+    /// Adds to `owner`, in the thread of the queue. No other thread changes `owner` meanwhile, so the addition need not be atomic, and is
+    /// one instruction.
     #[inline(always)]
     fn add_to_owner(&self, number: usize) {
         let owner = self.owner.load(Ordering::Relaxed);
@@ -194,8 +193,8 @@ impl Entered<'_> {
     }
 }
 
-/// Whether this thread is in a call on the queue with this handle. The function that asks then runs in a signal handler. It must not wait for
-/// a fork in another thread, because this fork waits for the interrupted call.
+/// Whether this thread is in a call on the queue with this handle. If so, the calling function runs in a signal handler. It must not wait
+/// for a fork in another thread, because this fork waits for the interrupted call.
 pub(crate) fn is_in_call(queue: *const ironmap_queue) -> bool {
     is_used_by_this_thread(QUEUES.slot(Handle::of(queue)))
 }
@@ -209,7 +208,7 @@ fn is_used_by_this_thread(slot: &Slot<QueueSlot>) -> bool {
     slot.content.owner.load(Ordering::Relaxed) == this_thread() + 1
 }
 
-/// The reason why a call without permission is refused.
+/// Returns the reason why a call without permission is refused.
 #[cold]
 fn no_permission(slot: &Slot<QueueSlot>) -> Refusal {
     match slot.content.thread.load(Ordering::Relaxed) {
@@ -248,16 +247,16 @@ pub(crate) fn free_queue(queue: *const ironmap_queue) -> isize {
     let files = entered.queue().map(|queue| std::mem::take(&mut queue.files));
     // SAFETY: the permission of this call is the only one, and this call has ended the handle.
     let queue = unsafe { &mut *slot.content.queue.get() }.take();
-    // The drop of `entered` would make this thread the owner again, but the slot must not have an owner.
+    // Dropping `entered` would make this thread the owner again, but the slot must not have an owner.
     std::mem::forget(entered);
     slot.content.owner.store(0, Ordering::Relaxed);
     let freed = catch(|| {
         files.into_iter().flatten().for_each(|file| drop(end_file(file)));
-        // The drop leaks requests that the kernel does not complete. The memory of these requests belongs to the caller. So the caller gets
+        // The drop leaks requests that the kernel does not complete. The memory of these requests belongs to the caller, so the caller gets
         // the error of the wait.
         queue.map_or(Ok(()), |mut queue| queue.queue.wait(usize::MAX))
     });
-    // The slot may get a queue of another thread, which the end of this thread must not revoke.
+    // The slot may later get a queue of another thread. The end of this thread must not revoke that queue.
     slot.content.thread.store(0, Ordering::Relaxed);
     QUEUES.free(handle);
     forget(handle);
@@ -326,10 +325,10 @@ fn queue_of(slot: &Slot<FileSlot>) -> Option<&'static Slot<QueueSlot>> {
     unsafe { slot.content.queue.load(Ordering::Acquire).as_ref() }
 }
 
-/// Runs a call from C on a queue or on a file of this queue. After a panic, the objects of the call are in an unknown state, so the queue and
-/// its files become unusable.
+/// Runs a call from C on a queue or on a file of this queue. After a panic, the objects of the call are in an unknown state, so the queue
+/// and its files become unusable.
 ///
-/// `call` also contains the checks of the handle. Therefore the calling function needs to save only one register.
+/// `call` also contains the checks of the handle, so the calling function needs to save only one register.
 #[inline(always)]
 fn guarded(queue: &Slot<QueueSlot>, call: impl FnOnce() -> isize) -> isize {
     catch_unwind(AssertUnwindSafe(call)).unwrap_or_else(|panic| {
@@ -347,8 +346,8 @@ pub(crate) fn with_file<T: Count>(
     enter_file(file, |open, local| open.returned(work(open, local)))
 }
 
-/// Runs a call on a file and its queue. `work` returns the result for C code. It stores the reason of a failure, because a call in a signal
-/// handler is refused until `work` returns. So the handler cannot store a reason at the same time.
+/// Runs a call on a file and its queue. `work` returns the result for C code, and stores the reason of a failure itself. Until `work`
+/// returns, a call in a signal handler is refused, so the handler cannot store a reason at the same time.
 #[inline(always)]
 pub(crate) fn enter_file(
     file: *const ironmap_file,
@@ -361,7 +360,7 @@ pub(crate) fn enter_file(
         let Some(mut entered) = queue.content.enter() else {
             return refuse_file(handle);
         };
-        // This call has the permission for the queue, so from here on no other call can close the file.
+        // This call has the permission for the queue, so from here on, no other call can close the file.
         if !slot.equals(handle) {
             return refuse_closed(slot, handle);
         }
@@ -421,7 +420,7 @@ fn refuse_closed<C>(slot: &Slot<C>, handle: Handle) -> isize {
     refused(slot.refuse(handle))
 }
 
-/// Stores the reason of a failure of a call on this handle. Returns the result for C code.
+/// Stores the reason why a call on this handle failed, and returns the result for C code.
 #[cold]
 #[inline(never)]
 #[allow(clippy::needless_pass_by_value, reason = "the hot path does not drop the error")]
@@ -518,8 +517,7 @@ mod tests {
         unsafe { ironmap_pread(file, memory.as_mut_ptr().cast::<c_void>(), memory.len(), 0) }
     }
 
-    /// A call that panics returns an error. The queue and its files can then only be closed, before or after the queue; the volume stays
-    /// usable.
+    /// A call that panics returns an error. The queue and its files can then only be closed, in either order; the volume stays usable.
     #[test]
     fn a_panic_poisons_the_queue_and_its_files() {
         let (volume, queue, [file, other]) = open();
@@ -539,7 +537,7 @@ mod tests {
         assert_eq!(ironmap_volume_close(volume.pointer()), -Errno::EBUSY.0);
     }
 
-    /// A call within a call on the same queue is refused, and the outer call goes on.
+    /// A call within a call on the same queue is refused, and the outer call continues.
     #[test]
     fn a_call_within_a_call_is_refused() {
         let (_, queue, [file, other]) = open();

@@ -20,7 +20,7 @@ fn too_long() -> Error {
 /// Returns the memory of a read as a slice.
 ///
 /// # Safety
-/// The memory can be written to for `len` bytes during `'a`, and nothing else accesses it.
+/// The memory can be written to for `len` bytes during `'a`, and no other code accesses it.
 #[inline(always)]
 pub(crate) unsafe fn bytes_mut<'a>(memory: *mut c_void, len: usize) -> Result<&'a mut [u8], Error> {
     if memory.is_null() || len > isize::MAX as usize {
@@ -56,7 +56,7 @@ fn empty_or_wrong(memory: *const c_void, len: usize) -> Result<(), Error> {
 /// Returns a list of structures that C code passes, as a slice.
 ///
 /// # Safety
-/// `list` points to `count` structures that nothing else accesses during `'a`.
+/// `list` points to `count` structures that no other code accesses during `'a`.
 pub(crate) unsafe fn list_mut<'a, T>(list: *mut T, count: usize) -> Result<&'a mut [T], Error> {
     if count == 0 {
         return Ok(&mut []);
@@ -93,7 +93,7 @@ pub(crate) unsafe fn path<'a>(path: *const c_char) -> Result<&'a Path, Error> {
     Ok(Path::new(OsStr::from_bytes(bytes)))
 }
 
-/// Copies a text into an array of C, which then ends with a zero byte. A text that is too long is cut at a character.
+/// Copies a text into a C array, which then ends with a zero byte. A text that is too long is cut at a character boundary.
 pub(crate) fn copy_text(text: &[u8], to: &mut [c_char]) {
     let mut len = text.len().min(to.len().saturating_sub(1));
     while len < text.len() && len > 0 && text[len] & 0xc0 == 0x80 {
@@ -110,7 +110,7 @@ pub(crate) fn copy_text(text: &[u8], to: &mut [c_char]) {
 /// The maximum size in bytes of a structure in any version.
 const MOST: usize = 1 << 16;
 
-/// The memory of the caller for a result. The caller may be compiled for another version of the library, in which the structure has another
+/// The caller's memory for a result. The caller may be compiled for another version of the library, in which the structure has another
 /// size.
 pub(crate) struct Out<T> {
     place: *mut T,
@@ -118,8 +118,7 @@ pub(crate) struct Out<T> {
 }
 
 impl<T: Copy> Out<T> {
-    /// # Safety
-    /// `place` can be written to for `size` bytes until the value was [set](Self::set).
+    /// `place` can be written to for `size` bytes until the value has been [set](Self::set).
     ///
     /// # Errors
     /// `InvalidInput` if the place is NULL, or the size of the structure is too large.
@@ -131,7 +130,7 @@ impl<T: Copy> Out<T> {
         }
     }
 
-    /// Writes the part of the value that the caller knows. If the structure of a newer caller is larger, its rest becomes zero.
+    /// Writes the part of the value that the caller knows. If the structure of a newer caller is larger, the rest becomes zero.
     pub(crate) fn set(self, value: T) {
         let known = self.size.min(size_of::<T>());
         // SAFETY: `new` requires that the place can be written to for `size` bytes, and `known` is at most `size` and at most the size of

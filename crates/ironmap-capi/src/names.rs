@@ -16,7 +16,7 @@ use crate::memory::{Out, bytes, copy_value, path, text};
 use crate::stat::{ironmap_stat, ironmap_time, shown};
 use crate::tables::{VOLUMES, ironmap_volume};
 
-/// The treatment of a symbolic link in the last component of a path: `flags` are 0 or AT_SYMLINK_NOFOLLOW.
+/// Returns how to treat a symbolic link in the last component of a path: `flags` are 0 or AT_SYMLINK_NOFOLLOW.
 fn follow(flags: c_int) -> Result<Follow, Error> {
     match flags {
         0 => Ok(Follow::All),
@@ -61,7 +61,7 @@ fn change(
 /// Stores the attributes of the file at a path. With AT_SYMLINK_NOFOLLOW in `flags`, a symbolic link is not followed. `size` is
 /// `sizeof(struct ironmap_stat)`.
 ///
-/// Returns 0; -ENOENT, -ENOTDIR, -ELOOP, -ENAMETOOLONG as `stat(2)`; -EUCLEAN, -EIO; -EBADF; -EINVAL for NULL or other flags.
+/// Returns 0; -ENOENT, -ENOTDIR, -ELOOP, -ENAMETOOLONG as for `stat(2)`; -EUCLEAN, -EIO; -EBADF; -EINVAL for NULL or other flags.
 ///
 /// # Safety
 /// `path` ends with a zero byte, and `stat` can be written to for `size` bytes.
@@ -158,10 +158,10 @@ pub unsafe extern "C" fn ironmap_rmdir(volume: *mut ironmap_volume, path: *const
     unsafe { at(volume, path, |volume, path| volume.remove_dir(path)) as c_int }
 }
 
-/// The directory of a path, and the last name in it.
+/// Returns the directory of a path, and the last name in it.
 fn parent_and_name(path: &Path) -> Result<(&[u8], &[u8]), Error> {
     let no_name = || Error::invalid("the path does not end with a file name");
-    // `Path::file_name` skips a dot at the end of a path. But such a dot stands for the directory before it, and is not a name.
+    // `Path::file_name` skips a dot at the end of a path, but such a dot denotes the directory before it, and is not a name.
     let last = path_bytes(path).rsplit(|byte| *byte == b'/').find(|name| !name.is_empty());
     let name = path.file_name().filter(|name| last == Some(name.as_bytes())).ok_or_else(no_name)?;
     let parent = path.parent().map_or(&b"/"[..], path_bytes);
@@ -197,7 +197,7 @@ pub unsafe extern "C" fn ironmap_rename(
         let (from_dir, _) = fs.hold_path(from_dir, Follow::All)?;
         let (to_dir, _) = fs.hold_path(to_dir, Follow::All)?;
         let names = ((from_dir.number(), from), (to_dir.number(), to));
-        // A path that ends with a slash must lead to a directory.
+        // A path that ends with a slash must name a directory.
         let exchanges = flags.contains(RenameFlags::EXCHANGE);
         let directories =
             [(names.0, slashes[0] || slashes[1] && !exchanges), (names.1, slashes[1] && exchanges)];
@@ -320,7 +320,7 @@ pub unsafe extern "C" fn ironmap_set_times(
     unsafe { at(volume, path, work) as c_int }
 }
 
-/// The name of an attribute.
+/// Returns the name of an attribute.
 ///
 /// # Safety
 /// A name that is not NULL ends with a zero byte.
@@ -408,7 +408,7 @@ pub unsafe extern "C" fn ironmap_listxattr(
 
 /// Sets an extended attribute. `how` is 0, XATTR_CREATE or XATTR_REPLACE; `flags` are 0 or AT_SYMLINK_NOFOLLOW.
 ///
-/// Returns 0; -EEXIST with XATTR_CREATE; -ENODATA with XATTR_REPLACE; -E2BIG, -ERANGE as `setxattr(2)`; -EOPNOTSUPP if the name has no known
+/// Returns 0; -EEXIST with XATTR_CREATE; -ENODATA with XATTR_REPLACE; -E2BIG, -ERANGE as for `setxattr(2)`; -EOPNOTSUPP if the name has no known
 /// prefix; -ENOSPC; -EROFS; and the errors of `ironmap_stat`.
 ///
 /// # Safety
@@ -442,7 +442,7 @@ pub unsafe extern "C" fn ironmap_setxattr(
     unsafe { at(volume, path, work) as c_int }
 }
 
-/// Removes an extended attribute. Returns 0; -ENODATA; -ERANGE as `removexattr(2)`; -EOPNOTSUPP if the name has no known prefix; -EROFS; and
+/// Removes an extended attribute. Returns 0; -ENODATA; -ERANGE as for `removexattr(2)`; -EOPNOTSUPP if the name has no known prefix; -EROFS; and
 /// the errors of `ironmap_stat`.
 ///
 /// # Safety

@@ -55,7 +55,7 @@ impl Store {
 pub(crate) struct PoolFile {
     file: AsyncFile,
     durable: DioFlags,
-    /// Keeps the pool: it cannot be freed before this file is closed.
+    /// Keeps the pool alive: it cannot be freed before this file is closed.
     _pool: Arc<OpenPool>,
 }
 
@@ -99,7 +99,7 @@ fn open(
 /// Starts a pool of threads for the files of a volume.
 ///
 /// `threads` is the number of threads, and `depth` the number of requests that each has in flight; 0 lets the library choose. Any thread may
-/// use the pool and its files. The caller frees the pool by `ironmap_pool_free`.
+/// use the pool and its files. The caller frees the pool with `ironmap_pool_free`.
 ///
 /// Returns 0; -EBADF for a closed volume; -EMFILE, -ENOMEM, -EAGAIN if descriptors, memory or threads are exhausted.
 ///
@@ -165,7 +165,7 @@ pub extern "C" fn ironmap_pool_free(pool: *mut ironmap_pool) -> c_int {
     }) as c_int
 }
 
-/// Opens a file on a pool. `flags` and `mode` are those of `ironmap_open`. The caller closes the file by `ironmap_pool_close`.
+/// Opens a file on a pool. `flags` and `mode` are those of `ironmap_open`. The caller closes the file with `ironmap_pool_close`.
 ///
 /// Returns the same as `ironmap_open`.
 ///
@@ -390,7 +390,7 @@ pub unsafe extern "C" fn ironmap_pread_on(
 /// Reads several ranges of a file of a pool through a queue of the calling thread, and waits for all of them. In all other respects, the
 /// call works in the same way as `ironmap_pool_read_many` and `ironmap_pread_on`.
 ///
-/// Returns 0 if the reads have results; -EBADF, -EPERM or -EBUSY as any call on a queue; -EINVAL for another `size` or a NULL `reads`.
+/// Returns 0 if the reads have results; -EBADF, -EPERM or -EBUSY as for any call on a queue; -EINVAL for another `size` or a NULL `reads`.
 ///
 /// # Safety
 /// `reads` points to `count` structures, whose memory can be written to and does not overlap.
@@ -429,7 +429,7 @@ pub unsafe extern "C" fn ironmap_read_many_on(
     }) as c_int
 }
 
-/// Tells how a host file of a pool is read, in the same way as `ironmap_file_report`. Any thread may call it.
+/// Stores the report on how a host file of a pool is read, in the same way as `ironmap_file_report`. Any thread may call it.
 ///
 /// # Safety
 /// `report` can be written to for `size` bytes.

@@ -1,8 +1,8 @@
-//! Forks. The child of a process shares the files and rings of its parent, but not its threads. So the child cannot use the handles of the
+//! Forks. A child process shares the files and rings of its parent, but not its threads. Therefore, the child cannot use the handles of the
 //! parent, and opens its own handles.
 //!
-//! A thread that opens or closes something may hold locks of the process. So a fork waits until no other thread opens or closes something.
-//! All locks here are mutexes of std. A mutex of parking_lot could pass its lock to a thread that waits. In the child, this thread does not
+//! A thread that opens or closes an object may hold locks of the process, so a fork waits until no other thread opens or closes an object.
+//! All locks here are mutexes of std. A mutex of parking_lot could pass its lock to a waiting thread. In the child, this thread does not
 //! exist, and the lock would never be released.
 
 use std::any::Any;
@@ -17,10 +17,10 @@ use crate::failure::lock_handles;
 use crate::handle::{LockedTable, Refusal};
 use crate::tables::tables;
 
-/// Counts the threads that are in a call that opens or closes something. A fork waits until no other thread is in such a call.
+/// Counts the threads that are in a call that opens or closes an object. A fork waits until no other thread is in such a call.
 struct Gate {
     threads: usize,
-    /// Whether a thread forks, or waits for other threads before it forks.
+    /// Whether a thread is forking, or waits for other threads before it forks.
     forks: bool,
 }
 
@@ -30,14 +30,14 @@ static WATCHING: Once = Once::new();
 static REFUSED: AtomicBool = AtomicBool::new(false);
 
 thread_local! {
-    /// The number of calls of this thread that open or close something. A callback of such a call may open something too, or fork.
+    /// The number of calls of this thread that open or close an object. A callback of such a call may also open an object, or fork.
     static CALLS: Cell<usize> = const { Cell::new(0) };
     /// Whether this thread is about to lock the mutex `GATE`, or has locked it. A signal handler of this thread must not wait for this
     /// mutex.
     static AT_GATE: Cell<bool> = const { Cell::new(false) };
 }
 
-/// The fork that is under way. It is not thread-local, because a fork may happen after the thread-local values were destroyed.
+/// The fork in progress. It is not thread-local, because a fork may happen after the thread-local values were destroyed.
 struct Forking(UnsafeCell<Option<Fork>>);
 
 // SAFETY: only the thread that has locked the mutex `GATE` for a fork accesses the value.
@@ -45,8 +45,8 @@ unsafe impl Sync for Forking {}
 
 static FORK: Forking = Forking(UnsafeCell::new(None));
 
-/// Registers the handlers for forks when the library is loaded. The program registers its handlers later. So the program's handlers can use
-/// the library: in `prepare` they run before those of the library, and in the parent and in the child after them.
+/// Registers the handlers for forks when the library is loaded. The program registers its handlers later, so the program's handlers can use
+/// the library: `prepare` handlers of the program run before those of the library, and its parent and child handlers run after them.
 #[used]
 #[unsafe(link_section = ".init_array")]
 static AT_LOAD: extern "C" fn() = watch;
@@ -69,7 +69,8 @@ fn wait_while(
     CHANGED.wait_while(gate, wrong).unwrap_or_else(PoisonError::into_inner)
 }
 
-/// The value of `Gate::threads` while no other thread opens or closes something: 1 if this thread is in a call that does so, otherwise 0.
+/// Returns the value that `Gate::threads` has while no other thread opens or closes an object: 1 if this thread is in a call that does so,
+/// otherwise 0.
 fn alone() -> usize {
     usize::from(CALLS.get() > 0)
 }
@@ -106,7 +107,7 @@ extern "C" fn in_child() {
     after_fork(true);
 }
 
-/// Runs `work`, which locks the mutex `GATE`. Meanwhile `AT_GATE` is set, so that calls in signal handlers are refused.
+/// Runs `work`, which locks the mutex `GATE`. Meanwhile, `AT_GATE` is set, so that calls in signal handlers are refused.
 fn at_gate(work: impl FnOnce()) {
     AT_GATE.set(true);
     // The fences order the accesses for signal handlers of this thread.
@@ -116,7 +117,7 @@ fn at_gate(work: impl FnOnce()) {
     AT_GATE.set(false);
 }
 
-/// A call that opens or closes something. `GATE` counts the thread of the call.
+/// A call that opens or closes an object. `GATE` counts the thread of the call.
 struct Inside;
 
 impl Inside {
@@ -184,15 +185,15 @@ extern "C" fn watch() {
     });
 }
 
-/// Runs a call that starts threads. The new threads inherit the blocked signals. So the program's signal handlers run only in the program's
+/// Runs a call that starts threads. The new threads inherit the blocked signals, so the program's signal handlers run only in the program's
 /// own threads.
 pub(crate) fn starting_threads<T>(work: impl FnOnce() -> Result<T, Error>) -> Result<T, Error> {
     let _blocked = Blocked::new();
     without_forks(work)
 }
 
-/// Runs a job in a thread in which all signals are blocked, and waits for it. The threads that the job starts inherit the blocked signals, and
-/// the calling thread can still run the program's signal handlers.
+/// Runs a job in a thread in which all signals are blocked, and waits for it. The threads that the job starts inherit the blocked signals,
+/// and the calling thread can still run the program's signal handlers.
 pub(crate) fn in_quiet_thread<T: Send>(job: impl FnOnce() -> T + Send) -> Result<T, Error> {
     std::thread::scope(|scope| {
         let blocked = Blocked::new();
@@ -204,7 +205,7 @@ pub(crate) fn in_quiet_thread<T: Send>(job: impl FnOnce() -> T + Send) -> Result
     })
 }
 
-/// Runs a call that opens or closes something. Another thread cannot fork during the call.
+/// Runs a call that opens or closes an object. Other threads cannot fork during the call.
 pub(crate) fn without_forks<T>(work: impl FnOnce() -> Result<T, Error>) -> Result<T, Error> {
     watch();
     if REFUSED.load(Ordering::Relaxed) {

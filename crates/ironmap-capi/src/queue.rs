@@ -55,7 +55,7 @@ pub struct ironmap_completion {
     pub result: isize,
 }
 
-/// The options of a queue with this depth. 0 stands for the default.
+/// Returns the options of a queue with this depth. 0 stands for the default.
 fn options(depth: u32) -> QueueOptions {
     if depth == 0 { QueueOptions::new() } else { QueueOptions::new().depth(depth) }
 }
@@ -71,7 +71,7 @@ fn open(
 /// Makes a queue for the files of a volume, for the calling thread.
 ///
 /// `depth` is the number of requests that the device has at a time, at most 4096; 0 stands for 256. The caller frees the queue in the same
-/// thread by `ironmap_queue_free`. If the thread ends before that, no thread can use or free the queue, and the volume cannot be closed.
+/// thread with `ironmap_queue_free`. If the thread ends before that, no thread can use or free the queue, and the volume cannot be closed.
 ///
 /// Returns 0; -EBADF for a closed volume; -EMFILE if too many queues or descriptors are open; -ENOMEM.
 ///
@@ -120,15 +120,15 @@ pub unsafe extern "C" fn ironmap_host_queue(
 
 /// Frees a queue, closes the files that were opened on it, and waits for its requests. Their completions are lost.
 ///
-/// Returns 0; -EBADF; -EPERM in another thread than that of the queue; -EBUSY in a signal handler that has interrupted a call on the queue.
-/// -EIO and other errnos if the kernel does not serve the queue any longer: the queue is freed then, but the memory of its requests must stay
+/// Returns 0; -EBADF; -EPERM in any thread other than that of the queue; -EBUSY in a signal handler that has interrupted a call on the queue.
+/// -EIO and other errnos if the kernel no longer serves the queue: the queue is then freed, but the memory of its requests must stay
 /// valid until the process ends.
 #[unsafe(no_mangle)]
 pub extern "C" fn ironmap_queue_free(queue: *mut ironmap_queue) -> c_int {
     call_of_queue(is_in_call(queue), || free_queue(queue))
 }
 
-/// Runs a call that opens or closes a queue or a file. Another thread cannot fork during the call. If the thread is already in a call on the
+/// Runs a call that opens or closes a queue or a file. Other threads cannot fork during the call. If the thread is already in a call on the
 /// queue, the function refuses before it waits for a fork.
 pub(crate) fn call_of_queue(is_in_call: bool, work: impl FnOnce() -> isize) -> c_int {
     if is_in_call {
@@ -143,7 +143,7 @@ pub(crate) fn call_of_queue(is_in_call: bool, work: impl FnOnce() -> isize) -> c
 /// The call sets the `result` of each read to the number of bytes, or to an errno with a minus sign. The number is smaller than `len` only
 /// at the end of the file. `size` is `sizeof(struct ironmap_read)`.
 ///
-/// Returns 0 if the reads have results; -EBADF, -EPERM or -EBUSY as any call on a queue; -EINVAL for another `size` or a NULL `reads`. If
+/// Returns 0 if the reads have results; -EBADF, -EPERM or -EBUSY as for any call on a queue; -EINVAL for another `size` or a NULL `reads`. If
 /// the call returns an error, it does not change the results.
 ///
 /// # Safety
@@ -310,8 +310,8 @@ pub unsafe extern "C" fn ironmap_submit_read(
         return unsafe { submit_with_flags::<true>(file, memory, len, pos, flags, user) };
     }
     enter_file(file, move |open, local| {
-        // SAFETY: the caller guarantees that the memory stays valid, and is not used otherwise, until the request is complete. The function is that of the
-        // queue and of the kind of the file.
+        // SAFETY: the caller guarantees that the memory stays valid, and is not used otherwise, until the request is complete. The function
+        // belongs to the queue and to the kind of the file.
         unsafe { (local.calls.submit_read[open.file.kind()])(open, memory, len, pos, local, user) }
     }) as c_int
 }
@@ -339,8 +339,8 @@ pub unsafe extern "C" fn ironmap_submit_write(
         return unsafe { submit_with_flags::<false>(file, memory, len, pos, flags, user) };
     }
     enter_file(file, move |open, local| {
-        // SAFETY: the caller guarantees that the memory stays valid, and is not used otherwise, until the request is complete. The function is that of the
-        // queue and of the kind of the file.
+        // SAFETY: the caller guarantees that the memory stays valid, and is not used otherwise, until the request is complete. The function
+        // belongs to the queue and to the kind of the file.
         unsafe { (local.calls.submit_write[open.file.kind()])(open, memory, len, pos, local, user) }
     }) as c_int
 }
@@ -356,7 +356,7 @@ unsafe fn submit_buffer(
     with_file(file, |open, local| {
         let flags = direction.flags(flags)?;
         let memory = BUFFERS.get(Handle::of(buffer))?;
-        // SAFETY: the caller guarantees that nothing else uses these bytes of the buffer until the request is complete.
+        // SAFETY: the caller guarantees that no other code uses these bytes of the buffer until the request is complete.
         let buffer = unsafe { memory.part(offset, len) }?;
         submit(open, &mut local.queue, direction, buffer, (pos, flags, user))
     }) as c_int
@@ -400,13 +400,13 @@ pub unsafe extern "C" fn ironmap_submit_write_buffer(
     flags: c_int,
     user: *mut c_void,
 ) -> c_int {
-    // SAFETY: the caller guarantees that nothing else uses these bytes of the buffer until the request is complete.
+    // SAFETY: the caller guarantees that no other code changes these bytes of the buffer until the request is complete.
     unsafe { submit_buffer(file, Direction::Write, (buffer, offset, len), (pos, flags, user)) }
 }
 
 /// Sends the submitted requests to the device, and waits until `min` of them are complete, or all of them if there are fewer.
 ///
-/// Returns 0; -EBADF, -EPERM or -EBUSY as any call on a queue; -EIO and other errnos if the kernel does not serve the queue any longer.
+/// Returns 0; -EBADF, -EPERM or -EBUSY as for any call on a queue; -EIO and other errnos if the kernel no longer serves the queue.
 #[unsafe(no_mangle)]
 pub extern "C" fn ironmap_wait(queue: *mut ironmap_queue, min: usize) -> c_int {
     with_queue(queue, |local| local.queue.wait(min)) as c_int
@@ -417,7 +417,7 @@ pub extern "C" fn ironmap_wait(queue: *mut ironmap_queue, min: usize) -> c_int {
 /// If the call returns `max` completions, there may be more. Otherwise the descriptor of `ironmap_queue_fd` becomes readable at the next
 /// completion. The completions are in the order in which the device completed them. `size` is `sizeof(struct ironmap_completion)`.
 ///
-/// Returns the number of completions; -EBADF, -EPERM or -EBUSY as any call on a queue; -EINVAL for another `size` or a NULL `completions`.
+/// Returns the number of completions; -EBADF, -EPERM or -EBUSY as for any call on a queue; -EINVAL for another `size` or a NULL `completions`.
 ///
 /// # Safety
 /// `completions` has place for `max` structures.
@@ -466,7 +466,7 @@ pub extern "C" fn ironmap_outstanding(queue: *mut ironmap_queue) -> isize {
 /// requests. It also returns the requests that are complete without the device, such as a read of a hole, because these do not make the
 /// descriptor readable. io_uring may interrupt a wait with EINTR, also without a signal. The caller then waits again.
 ///
-/// Returns the descriptor; -EBADF, -EPERM or -EBUSY as any call on a queue; -EOPNOTSUPP if the engine polls its device; -EMFILE.
+/// Returns the descriptor; -EBADF, -EPERM or -EBUSY as for any call on a queue; -EOPNOTSUPP if the engine polls its device; -EMFILE.
 #[unsafe(no_mangle)]
 pub extern "C" fn ironmap_queue_fd(queue: *mut ironmap_queue) -> c_int {
     with_queue(queue, |local| {
@@ -483,7 +483,7 @@ pub extern "C" fn ironmap_queue_fd(queue: *mut ironmap_queue) -> c_int {
 ///
 /// The buffer may be freed before the queue: its memory is released after the queue was freed.
 ///
-/// Returns 0; -EBADF; -EPERM or -EBUSY as any call on a queue; -EBUSY for a second buffer, or for a buffer that is registered with another
+/// Returns 0; -EBADF; -EPERM or -EBUSY as for any call on a queue; -EBUSY for a second buffer, or for a buffer that is registered with another
 /// queue; -ENOMEM if the process may not lock so much memory; -EINVAL for an empty or too long buffer.
 #[unsafe(no_mangle)]
 pub extern "C" fn ironmap_queue_register(

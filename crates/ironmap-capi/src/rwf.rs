@@ -63,11 +63,11 @@ pub(crate) struct OpenFlags {
     /// The flags of each write to the file.
     pub(crate) durable: DioFlags,
     pub(crate) writes: bool,
-    /// Whether the file must be emptied after it was opened. The options of the open cannot empty a file that is opened for appends.
+    /// Whether the file must be emptied after it was opened. The options of the open cannot empty a file that is opened for appending.
     pub(crate) empties: bool,
 }
 
-/// The flags of `open(2)`, and the permissions of a file that is created. Flags that have no meaning here are accepted.
+/// Converts the flags of `open(2)`, and the permissions of a file that is created. Flags that have no meaning here are accepted.
 ///
 /// # Errors
 /// `InvalidInput` for a flag that cannot be honoured.

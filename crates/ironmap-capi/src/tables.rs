@@ -121,7 +121,7 @@ pub(crate) fn is_open(handle: Handle) -> bool {
     tables().iter().any(|table| table.is_open(handle))
 }
 
-/// The error for a close of a handle that is in use.
+/// The error for closing a handle that is in use.
 pub(crate) const IN_USE: &str = "the handle is in use: end the calls of other threads, and close its queues, pools, files and directories first";
 
 /// An object that can be locked while a call uses it.

@@ -9,7 +9,7 @@ use ironmap::{Errno, Error, ErrorKind};
 
 use crate::local::revoke;
 
-/// A number that no two running threads share. It is the address of a word, so it is even, and not 0.
+/// Returns a number that no two running threads share. It is the address of a word, so it is even, and not 0.
 #[inline(always)]
 pub(crate) fn this_thread() -> usize {
     #[cfg(target_arch = "x86_64")]
@@ -45,11 +45,11 @@ const ROUNDS: usize = 4;
 static END: OnceLock<Option<libc::pthread_key_t>> = OnceLock::new();
 
 thread_local! {
-    /// The thread is about to end.
+    /// Whether the thread is about to end.
     static ENDS: Cell<bool> = const { Cell::new(false) };
 }
 
-/// Watches for the end of the calling thread, which is about to make a queue.
+/// Requests a notification of the end of the calling thread, which is about to make a queue.
 ///
 /// # Errors
 /// `Busy` if the thread is already ending; `Io` with ENOMEM.
@@ -66,7 +66,7 @@ pub(crate) fn watch_end() -> Result<(), Error> {
     Ok(())
 }
 
-/// Asks for a call of [`thread_ends`] in a round of the thread's end.
+/// Requests a call of [`thread_ends`] in a round of destructors at the thread's end.
 fn at_end_of_thread(round: usize) -> bool {
     let key = *END.get_or_init(|| {
         let mut key = 0;
@@ -78,9 +78,9 @@ fn at_end_of_thread(round: usize) -> bool {
     key.is_some_and(|key| unsafe { libc::pthread_setspecific(key, value) } == 0)
 }
 
-/// Called when a thread ends. A later thread may have the same number. Therefore this function revokes the thread's permission for all
-/// queues that the thread has not freed. It waits for the last round of destructors, because destructors of the program may still free
-/// queues before that.
+/// Runs when a thread ends. A later thread may have the same number, so this function revokes the thread's permission for all queues that
+/// the thread has not freed. It waits for the last round of destructors, because destructors of the program may still free queues before
+/// that.
 extern "C" fn thread_ends(round: *mut c_void) {
     let round = round.addr();
     ENDS.set(true);

@@ -20,7 +20,7 @@ pub(crate) struct OpenVolume {
     pub(crate) volume: Volume,
 }
 
-/// The options of `ironmap_volume_open`. All bytes that the caller does not set are 0, which stands for the default.
+/// The options of `ironmap_volume_open`. The caller zeroes the structure first; 0 stands for the default.
 #[repr(C)]
 #[derive(Clone, Copy, Default)]
 #[allow(non_camel_case_types, reason = "the name in C")]
@@ -75,7 +75,7 @@ unsafe fn parse_engine(engine: *const c_char) -> Result<Engine, Error> {
 /// `location` is a path of an image or a device, or a location such as "disk.img@p1" (a partition), "disk.img@vg/root" (a logical volume of
 /// LVM), "qcow2:disk.qcow2@p1" or "nbd://server/export". `engine` is the name of
 /// the I/O engine, such as "io_uring" or "psync"; NULL lets the library choose. `options` may be NULL, which opens the volume for reading;
-/// `size` is `sizeof(struct ironmap_volume_options)`. The caller closes the volume by `ironmap_volume_close`. Any thread may call it.
+/// `size` is `sizeof(struct ironmap_volume_options)`. The caller closes the volume with `ironmap_volume_close`. Any thread may call it.
 ///
 /// Returns 0; -ENOENT, -EACCES; -EBUSY if another program uses the volume; -EINVAL for a location without a file system or with wrong
 /// syntax; -EOPNOTSUPP for a feature that the library does not support; -EUCLEAN for a damaged volume; -E2BIG for an option that this
@@ -111,7 +111,7 @@ pub unsafe extern "C" fn ironmap_volume_open(
 /// Closes a volume. Its changes are committed and written to their final places.
 ///
 /// Returns 0; -EBUSY while a queue, a pool or a directory of the volume is open, or another thread is in a call on it: the volume stays
-/// open then; -EBADF; -EIO, -EROFS and other errnos if the changes cannot be written: the volume is closed then, and is
+/// open then; -EBADF; -EIO, -EROFS and other errnos if the changes cannot be written: the volume is then closed, and is
 /// recovered when it is next opened.
 #[unsafe(no_mangle)]
 pub extern "C" fn ironmap_volume_close(volume: *mut ironmap_volume) -> c_int {
@@ -222,7 +222,7 @@ pub unsafe extern "C" fn ironmap_volume_notice(
 
 /// Opens the host: the files of the mounted file systems. The library reads these files directly from their devices.
 ///
-/// `engine` is the name of the I/O engine, or NULL. The caller closes the host by `ironmap_host_close`. Any thread may call it.
+/// `engine` is the name of the I/O engine, or NULL. The caller closes the host with `ironmap_host_close`. Any thread may call it.
 ///
 /// Returns 0; -EINVAL for an unknown engine; -EOPNOTSUPP for an engine that cannot be used here.
 ///
