@@ -1,4 +1,4 @@
-//! Makes, fills and resizes images with the library alone. `bench.py` measures either this program or `ironmap`, because both have these
+//! Makes, fills and resizes images with the library alone. `bench.py` can measure this program or `ironmap`, because both have these
 //! commands:
 //!
 //! - `image mkfs -q -d TREE [--owner=UID:GID] IMAGE SIZE`
@@ -89,7 +89,7 @@ impl Caller for Silent {
     fn catch_signals(&self) {}
 }
 
-/// A size in bytes, or in GiB with the suffix `G`.
+/// Parses a size in bytes, or in GiB with the suffix `G`.
 fn bytes(text: &str) -> Result<u64, Box<dyn Error>> {
     Ok(match text.strip_suffix('G') {
         Some(count) => count.parse::<u64>()? << 30,

@@ -9,7 +9,7 @@ const VERSION: usize = 4;
 const ENTRY: usize = 8;
 
 /// Sorts the named users and the named groups of a list by their IDs. The order of these entries has no meaning, but the kernel preserves
-/// the order.
+/// it.
 pub(crate) fn sort(value: &mut [u8]) {
     let Some((_, entries)) = value.split_at_mut_checked(VERSION) else { return };
     let (entries, _) = entries.as_chunks_mut::<ENTRY>();

@@ -1,4 +1,4 @@
-//! Reads a range of a file in order. On a device with a high latency, the reads run ahead of the caller. Small files are read together, if
+//! Reads a range of a file in order. On a device with a high latency, the reads run ahead of the caller. Small files are read together if
 //! the engine can have several requests in flight.
 
 use std::collections::{BTreeMap, HashMap, HashSet};
@@ -14,7 +14,7 @@ use crate::failure::Failure;
 use crate::source::Source;
 use crate::transfer;
 
-/// The length of a read in bytes: large enough that the cost of a request is negligible.
+/// The length of a read in bytes. It is large enough to make the cost of a request negligible.
 pub const CHUNK: usize = 1 << 20;
 /// The number of reads in flight on an NBD server. With a latency of 20 ms, eight reads of 1 MiB reach 400 MiB/s. Other devices get one
 /// read at a time, because several buffers would not fit into the processor's cache.
@@ -23,20 +23,20 @@ const OF_SERVERS: u64 = 8;
 /// The maximum size in bytes of a file that is read together with other files, and the maximum number of these files.
 const SMALL: u64 = 128 << 10;
 const TOGETHER: usize = 128;
-/// A batch of small files ends when its content has at least this number of bytes.
+/// A batch of small files ends when its content reaches this number of bytes.
 const BATCH: u64 = 4 << 20;
 /// The maximum number of files whose content stays in memory while the caller reads files of subdirectories. With the batch in flight, the
 /// content uses at most 48 MiB.
 const MOST_LOADED: usize = 256;
 
-/// Reads files through a queue, ahead of the caller. The queue must have no requests of others.
+/// Reads files through a queue, ahead of the caller. The queue must not have requests of other users.
 pub struct Ahead {
     depth: u64,
     reads_together: bool,
     /// Unused buffers of the length of a chunk.
     free: Vec<Buffer>,
-    /// The token of the next read. Each token is used once, so that a late completion after an error is not mistaken for the completion of
-    /// another read.
+    /// The token of the next read. Each token is used only once, so that a late completion after an error is not mistaken for the
+    /// completion of another read.
     token: u64,
     done: BTreeMap<u64, Completion>,
     /// The files that the caller will read, in reverse order.
@@ -45,7 +45,7 @@ pub struct Ahead {
     loaded: HashMap<InodeNo, Option<Buffer>>,
     /// The small files after the loaded ones. Their reads are in flight while the caller uses the loaded files.
     next: Option<Batch>,
-    /// The file that the caller is reading.
+    /// The file that the caller is currently reading.
     last: Option<InodeNo>,
 }
 
@@ -90,8 +90,8 @@ impl Ahead {
         }
     }
 
-    /// Reads the small file that the caller will read next, together with the small files after it. Errors are ignored, because the
-    /// caller's own read reports them.
+    /// Reads the small file that the caller will read next, together with the small files after it. Ignores errors, because the caller's
+    /// own read reports them.
     pub fn load(&mut self, queue: &mut Queue, source: &Source, number: InodeNo) {
         if let Some(last) = self.last.replace(number) {
             self.loaded.remove(&last);
@@ -102,7 +102,7 @@ impl Ahead {
         if !self.loaded.contains_key(&number) {
             self.load_batch(queue, source, number);
         }
-        // The caller's own reads do not overlap with a batch, so that the reports of an error are those of the caller's file.
+        // The caller's own reads do not overlap with a batch, so that error reports refer to the caller's file.
         if !matches!(self.loaded.get(&number), Some(Some(_)))
             && let Some(batch) = self.next.take()
         {
@@ -151,7 +151,7 @@ impl Ahead {
                 bytes += size;
             }
         }
-        // The device works on the reads until `finish`. An error is that of the wait there.
+        // The device works on the reads until `finish`. The wait in `finish` returns any error.
         let _ = queue.poll();
         batch
     }
@@ -192,7 +192,7 @@ impl Ahead {
         }
         let first = self.token;
         let result = self.read_in_order(queue, file, range, failed, take);
-        // The remaining reads are past the end of the file, or they follow an error. This code waits for them and reuses their memory.
+        // The remaining reads are past the end of the file, or follow an error. This code waits for them and reuses their memory.
         while queue.outstanding() > 0 && self.collect(queue).is_ok() {}
         for completion in self.done.split_off(&first).into_values() {
             if let Memory::Flat(buffer) = completion.memory {

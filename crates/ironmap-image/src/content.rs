@@ -28,7 +28,7 @@ pub(crate) enum Origin {
     Volume(Target),
 }
 
-/// The image that the caller wants from an image layout with several images.
+/// The image that the caller has selected from an image layout with several images.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Wanted {
     image: Option<String>,
@@ -42,19 +42,19 @@ impl Wanted {
 }
 
 impl Content {
-    /// A directory, or a tar archive, which may be compressed by gzip or zstd. The path `-` is standard input.
+    /// Creates a source from a directory, or a tar archive, which may be compressed with gzip or zstd. The path `-` is standard input.
     pub fn path(path: impl Into<PathBuf>) -> Self {
         Self(Origin::Path { path: path.into(), layers: None })
     }
 
-    /// An OCI image layout, the output of `docker save` or `podman save`, or one layer of an image. Each may be a directory or an archive.
-    /// The files `.wh.NAME` and `.wh..wh..opq` of a layer hide files of lower layers.
+    /// Creates a source from an OCI image layout, the output of `docker save` or `podman save`, or one layer of an image. Each may be a
+    /// directory or an archive. The files `.wh.NAME` and `.wh..wh..opq` of a layer hide files of lower layers.
     pub fn oci(path: impl Into<PathBuf>) -> Self {
         Self(Origin::Path { path: path.into(), layers: Some(Wanted::default()) })
     }
 
-    /// A tar archive, which may be compressed by gzip or zstd. `name` stands for the archive in messages. The archive is stored in an
-    /// unnamed temporary file before the volume is made.
+    /// Creates a source from a tar archive, which may be compressed with gzip or zstd. `name` represents the archive in messages. The
+    /// archive is stored in an unnamed temporary file before the volume is made.
     pub fn tar(name: impl Into<String>, bytes: impl Read + Send + 'static) -> Self {
         Self(Origin::Archive { name: name.into(), bytes: Box::new(bytes), is_layer: false })
     }
@@ -65,7 +65,7 @@ impl Content {
         Self(Origin::Archive { name: name.into(), bytes: Box::new(bytes), is_layer: true })
     }
 
-    /// The entries of a directory of another volume. `path` begins with a slash.
+    /// Creates a source from the entries of a directory of another volume. `path` begins with a slash.
     pub fn volume(volume: Location, path: impl Into<Vec<u8>>) -> Self {
         Self(Origin::Volume(Target { volume, path: path.into() }))
     }
@@ -79,8 +79,8 @@ impl Content {
         self
     }
 
-    /// Chooses the image for this platform, if an image layout has several images. By default, the image for Linux and the processor of
-    /// this machine is taken. The call has no effect on other sources.
+    /// Chooses the image for this platform if an image layout has several images. By default, the image for Linux and the processor of this
+    /// machine is used. The call has no effect on other sources.
     #[must_use]
     pub fn platform(mut self, platform: Option<Platform>) -> Self {
         if let Origin::Path { layers: Some(wanted), .. } = &mut self.0 {
@@ -89,7 +89,7 @@ impl Content {
         self
     }
 
-    /// The path of a source that is stored in the host's files.
+    /// Returns the path of a source that is stored in the host's files.
     pub(crate) fn host_path(&self) -> Option<&Path> {
         match &self.0 {
             Origin::Path { path, .. } => Some(path),

@@ -26,11 +26,11 @@ pub trait Caller: Send + Sync {
     /// `BrokenPipe` if the reader of these messages has closed its pipe.
     fn say(&self, message: &str) -> io::Result<()>;
 
-    /// Starts the progress display of a copy. `None` if the progress is not shown.
+    /// Starts the progress display of a copy. Returns `None` if the progress is not shown.
     fn show_progress(&self) -> Option<Arc<dyn Bar>>;
 
-    /// This function is called before a volume is changed. From this call on, a signal must set the job's [`Stop`], and must not end the
-    /// process.
+    /// Prepares for signals. The job calls this function before it changes a volume. From this call on, a signal must set the job's
+    /// [`Stop`], and must not end the process.
     fn catch_signals(&self);
 
     /// Opens a volume.
@@ -53,15 +53,15 @@ pub struct Context {
     pub(crate) told: Mutex<BTreeSet<String>>,
     /// The first volume that was opened with a realtime device.
     pub(crate) realtime_of: OnceLock<Location>,
-    /// The location of the new image that the job makes, and its present location under a temporary name.
+    /// The location of the new image that the job makes, and its current location under a temporary name.
     aside: Mutex<Option<(Location, Location)>>,
     /// The location that the job holds, with the open file that has the locks.
     pub(crate) held: Mutex<Option<(Location, BlockFile)>>,
 }
 
 impl Context {
-    /// `source_date` is the time of a reproducible build, in seconds since 1970. If the time is set, all timestamps are this time, and no
-    /// value is random. If `source_date` is an error, only jobs that need the time fail.
+    /// Creates a context. `source_date` is the time of a reproducible build, in seconds since 1970. If it is set, all timestamps are this
+    /// time, and no value is random. If `source_date` is an error, only jobs that need the time fail.
     pub fn new(
         caller: Box<dyn Caller>,
         stop: Stop,
@@ -73,13 +73,14 @@ impl Context {
         Arc::new(Self { caller, stop, opening, source_date, told, realtime_of, aside, held })
     }
 
-    /// From now on, uses the file at `path`, a temporary name, in place of the file of `volume`. [`end_aside`](Self::end_aside) ends this.
+    /// Makes the job use the file at `path`, a temporary name, in place of the file of `volume`, until [`end_aside`](Self::end_aside) is
+    /// called.
     pub(crate) fn make_aside(&self, volume: &Location, path: &Path) {
         let aside = volume.with_paths(&|_| Some(path.to_owned()));
         *self.aside() = Some((volume.clone(), aside));
     }
 
-    /// Ends the use of a temporary name, after the image has got its final name or was removed.
+    /// Ends the use of a temporary name after the image has been given its final name or has been removed.
     ///
     /// # Errors
     /// The failure of `made`, with the final name instead of the temporary name.
@@ -93,8 +94,8 @@ impl Context {
     fn with_final_name(&self, text: &str) -> String {
         let Some((volume, aside)) = &*self.aside() else { return text.to_owned() };
         let text = text.replace(&aside.to_string(), &volume.to_string());
-        // If a source tree contains the image, the text may name the image by a path that differs from its location. Therefore the last
-        // component of the path is replaced too.
+        // If a source tree contains the image, the text may name the image by a path that differs from its location. Therefore, this code
+        // also replaces the last component of the path.
         match [aside, volume].map(|location| location.whole_file().and_then(Path::file_name)) {
             [Some(aside), Some(name)] => {
                 text.replace(&*aside.to_string_lossy(), &name.to_string_lossy())
@@ -103,7 +104,7 @@ impl Context {
         }
     }
 
-    /// The location at which a volume can be opened now. For a new image that is not complete, this is its temporary name.
+    /// Returns the location at which a volume can be opened now. For a new image that is not complete, this is its temporary name.
     pub(crate) fn place_of(&self, location: &Location) -> Location {
         match &*self.aside() {
             Some((volume, aside)) if volume == location => aside.clone(),
@@ -115,12 +116,12 @@ impl Context {
         self.aside.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// The request to end the job early.
+    /// Returns the request to end the job early.
     pub fn stop(&self) -> &Stop {
         &self.stop
     }
 
-    /// The time of a reproducible build, in seconds since 1970. `None` if it is not set.
+    /// Returns the time of a reproducible build, in seconds since 1970, or `None` if it is not set.
     ///
     /// # Errors
     /// Fails if the time is set, but its text is not a time.
@@ -128,7 +129,7 @@ impl Context {
         self.source_date.clone().map_err(Failure::usage)
     }
 
-    /// The time of a reproducible build, as a timestamp.
+    /// Returns the time of a reproducible build as a timestamp.
     ///
     /// # Errors
     /// The errors of [`source_date`](Self::source_date).
@@ -137,7 +138,7 @@ impl Context {
         Ok(self.source_date()?.map(at))
     }
 
-    /// A clock that always shows the time of a reproducible build, or the system's clock.
+    /// Returns a clock that always shows the time of a reproducible build, or the system's clock.
     ///
     /// # Errors
     /// The errors of [`source_date`](Self::source_date).

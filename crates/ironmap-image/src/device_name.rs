@@ -1,4 +1,4 @@
-//! Names of devices that do not exist. An image file never gets such a name.
+//! Names of devices that do not exist. An image file is never given such a name.
 
 use std::os::unix::fs::MetadataExt;
 use std::path::Path;
@@ -10,7 +10,7 @@ use crate::new_image::target_of;
 const NODES: &str = "/dev";
 
 /// Whether a file with this name would be on the file system of the device nodes. An image there would occupy kernel memory, and programs
-/// would take its name for the name of a device. Other file systems that are mounted below /dev, such as /dev/shm, can contain images.
+/// would mistake its name for the name of a device. Other file systems that are mounted below /dev, such as /dev/shm, can contain images.
 #[must_use]
 pub fn is_of_node(path: &Path) -> bool {
     let target = target_of(path);

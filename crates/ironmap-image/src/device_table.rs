@@ -1,8 +1,8 @@
-//! Device tables in the format of genext2fs and mtd-utils: files that a new image gets without a source.
+//! Device tables in the format of genext2fs and mtd-utils: lists of files that a new image gets without a source.
 //!
 //! A line is `name type mode uid gid major minor start inc count`. A `-` marks a field that the type does not use, and `#` begins a
 //! comment. Types are `d`, `f` (an existing file), `c`, `b`, `p` and `s`. A line with a `count` makes that many files. Their names end with
-//! the numbers from `start` on. The minor number of each file is the previous one plus `inc`.
+//! consecutive numbers beginning with `start`. The minor number of each file is the previous one plus `inc`.
 
 use std::path::Path;
 use std::sync::Arc;
@@ -30,7 +30,7 @@ pub(crate) struct Node {
 }
 
 impl Node {
-    /// The attributes of the file. The times are 0 and are not used: the file gets the time at which it is made.
+    /// Returns the attributes of the file. The times are 0 and are not used: the file gets the time at which it is made.
     pub(crate) fn stat(&self) -> Stat {
         let time = Timestamp { seconds: 0, nanoseconds: 0 };
         Stat::new(InodeNo(0), self.file_type)
@@ -46,7 +46,7 @@ impl Node {
     }
 }
 
-/// The files of a table, in the order of its lines.
+/// Returns the files of a table, in the order of its lines.
 ///
 /// # Errors
 /// Fails if the table cannot be read, or if a line is invalid.

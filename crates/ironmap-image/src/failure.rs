@@ -28,13 +28,13 @@ pub enum Reason {
 #[derive(Clone, Debug)]
 pub struct Failure {
     reason: Reason,
-    /// The message is empty if the reader of the output has closed its pipe, because there is then nothing to report.
+    /// The message. It is empty if the reader of the output has closed its pipe, because there is then nothing to report.
     message: String,
-    /// The file or volume that the message begins with.
+    /// The file or volume with which the message begins.
     place: Option<String>,
     /// The kind of the error, if the library returned it.
     kind: Option<ErrorKind>,
-    /// The errno, if a call of the host failed.
+    /// The errno, if a host call failed.
     host: Option<Errno>,
     too_small: Option<Box<TooSmall>>,
     is_of_member: bool,
@@ -55,40 +55,40 @@ fn is_corrupt(error: &Error) -> bool {
 }
 
 impl Failure {
-    /// A failure with this message, and [`Reason::Failed`].
+    /// Creates a failure with this message and [`Reason::Failed`].
     pub fn new(message: impl Into<String>) -> Self {
         Self::with(Reason::Failed, message)
     }
 
-    /// A failure with this reason and message.
+    /// Creates a failure with this reason and message.
     pub fn with(reason: Reason, message: impl Into<String>) -> Self {
         let message = message.into();
         let (place, kind, host, too_small) = (None, None, None, None);
         Self { reason, message, place, kind, host, too_small, is_of_member: false }
     }
 
-    /// The failure for content that does not fit.
+    /// Creates the failure for content that does not fit.
     pub(crate) fn no_space(message: impl Into<String>) -> Self {
         Self { kind: Some(ErrorKind::NoSpace), ..Self::new(message) }
     }
 
-    /// The failure for arguments that request an operation that is not possible.
+    /// Creates the failure for arguments that request an impossible operation.
     pub fn usage(what: impl Display) -> Self {
         Self::with(Reason::Usage, what.to_string())
     }
 
-    /// The failure for arguments that the library refuses.
+    /// Creates the failure for arguments that the library refuses.
     pub fn refused_arguments(error: &Error) -> Self {
         Self { kind: Some(error.kind()), ..Self::usage(error) }
     }
 
-    /// The failure to open a volume. The text of the error names the volume.
+    /// Creates the failure to open a volume. The text of the error names the volume.
     pub fn open(error: &Error) -> Self {
         let reason = if is_corrupt(error) { Reason::Corrupt } else { Reason::Refused };
         Self { kind: Some(error.kind()), ..Self::with(reason, error.to_string()) }
     }
 
-    /// The failure to overwrite a device that an array or a volume group uses.
+    /// Creates the failure to overwrite a device that an array or a volume group uses.
     pub(crate) fn of_member(error: &Error) -> Self {
         Self { is_of_member: true, ..Self::open(error) }
     }
@@ -98,11 +98,11 @@ impl Failure {
         self.is_of_member
     }
 
-    /// The failure of an operation on a file of a volume. The message ends with the errno of Linux for the error.
+    /// Creates the failure of an operation on a file of a volume. The message ends with Linux's errno for the error.
     pub fn at(place: impl Display, error: &Error) -> Self {
         let reason = if is_corrupt(error) { Reason::Corrupt } else { Reason::Failed };
         let (place, text) = (place.to_string(), error.to_string());
-        // The text of the error may already begin with `place`, or with its last component. The message must not contain this name twice.
+        // The text of the error may already begin with `place` or with its last component. The message must not contain this name twice.
         let name = place.rsplit('/').find(|name| !name.is_empty()).unwrap_or(&place);
         let named = [place.as_str(), name].into_iter().find_map(|name| text.strip_prefix(name));
         let rest = named.and_then(|rest| rest.strip_prefix(": "));
@@ -155,12 +155,12 @@ impl Failure {
         matches!(self.kind, Some(ErrorKind::Io(_)))
     }
 
-    /// The errno of a call of the host, if such a call failed.
+    /// Returns the errno of a host call, if such a call failed.
     pub fn host_errno(&self) -> Option<Errno> {
         self.host
     }
 
-    /// Returns the failure with another reason, which must be more severe than the reason of the failure itself.
+    /// Returns the failure with another reason, which must be more severe than the failure's own reason.
     pub(crate) fn worsened(self, reason: Reason) -> Self {
         Self { reason, ..self }
     }
@@ -175,22 +175,22 @@ impl Failure {
         self.reason == Reason::Unread
     }
 
-    /// The failure for an inconsistency in the metadata of a volume that the library itself does not detect.
+    /// Creates the failure for an inconsistency in the metadata of a volume that the library itself does not detect.
     pub fn corrupt(place: impl Display, what: &str) -> Self {
         Self::with(Reason::Corrupt, format!("{place}: {what}"))
     }
 
-    /// The failure of a job that a signal with this number has ended.
+    /// Creates the failure of a job that a signal with this number has ended.
     pub fn interrupted(signal: i32) -> Self {
         Self::with(Reason::Stopped(signal), "interrupted")
     }
 
-    /// The errno of Linux for the failure, if a call of the host or of the library has failed.
+    /// Returns Linux's errno for the failure, if a call of the host or of the library has failed.
     pub fn errno(&self) -> Option<Errno> {
         self.host.or(self.kind.map(ErrorKind::errno))
     }
 
-    /// The file or volume that the message begins with. `None` if the failed call does not concern a file or a volume.
+    /// Returns the file or volume with which the message begins, or `None` if the failed call does not concern a file or a volume.
     pub fn place(&self) -> Option<&str> {
         self.place.as_deref()
     }
@@ -200,7 +200,7 @@ impl Failure {
         self.reason
     }
 
-    /// The failure of a system call on a file of the host.
+    /// Creates the failure of a system call on a file of the host.
     pub fn host(place: impl Display, error: impl Into<io::Error>) -> Self {
         let (error, place) = (error.into(), place.to_string());
         let text = error.to_string();
@@ -209,8 +209,8 @@ impl Failure {
         Self { place: Some(place), host: error.raw_os_error().map(Errno), ..failure }
     }
 
-    /// The failure of a write to standard output. If the reader has closed its pipe, nothing is reported, because the reader needs no more
-    /// output.
+    /// Creates the failure of a write to standard output. If the reader has closed its pipe, nothing is reported, because the reader needs
+    /// no more output.
     pub fn stdout(error: io::Error) -> Self {
         if error.kind() == io::ErrorKind::BrokenPipe {
             return Self::with(Reason::Unread, "");
@@ -227,7 +227,7 @@ impl Display for Failure {
 
 impl std::error::Error for Failure {}
 
-/// The operator `?` converts only errors of standard output. For other errors, [`Failure::host`] makes a failure that names the file.
+/// The operator `?` converts only errors of standard output. For other errors, [`Failure::host`] creates a failure that names the file.
 impl From<io::Error> for Failure {
     fn from(error: io::Error) -> Self {
         Self::stdout(error)

@@ -1,5 +1,4 @@
-//! Reads attributes of host files into the types for a volume's attributes. The calls are made through libc, so that fakeroot can intercept
-//! them.
+//! Reads attributes of host files into the types for a volume's attributes. The calls go through libc, so that fakeroot can intercept them.
 
 use std::ffi::{OsStr, c_char};
 use std::os::fd::BorrowedFd;
@@ -14,7 +13,7 @@ use rustix_libc::fs::{
 };
 use rustix_libc::io::Errno;
 
-/// The attributes of a file. With `follow`, a symbolic link is followed.
+/// Returns the attributes of a file. With `follow`, a symbolic link is followed.
 pub fn stat(path: &Path, follow: bool) -> Result<Stat, Errno> {
     let at = if follow { AtFlags::empty() } else { AtFlags::SYMLINK_NOFOLLOW };
     let stat = decode(&rustix_libc::fs::statx(CWD, path, at, WANTED)?);
@@ -22,7 +21,7 @@ pub fn stat(path: &Path, follow: bool) -> Result<Stat, Errno> {
     Ok(stat.flags(flags))
 }
 
-/// The major and minor number of the device that contains a file's file system.
+/// Returns the major and minor number of the device that contains a file's file system.
 pub fn device(path: &Path, follow: bool) -> Result<(u32, u32), Errno> {
     let at = if follow { AtFlags::empty() } else { AtFlags::SYMLINK_NOFOLLOW };
     let found = rustix_libc::fs::statx(CWD, path, at, StatxFlags::empty())?;
@@ -64,7 +63,7 @@ fn time(seconds: i64, nanoseconds: u32) -> Timestamp {
     Timestamp { seconds, nanoseconds }
 }
 
-/// The inode flags that `lsattr` shows. The result is 0 if the file system has no flags, or if the file cannot be opened.
+/// Returns the inode flags that `lsattr` shows, or 0 if the file system has no flags or the file cannot be opened.
 fn flags(path: &Path, file_type: FileType) -> u32 {
     if !matches!(file_type, FileType::Regular | FileType::Directory) {
         return 0;
@@ -74,7 +73,7 @@ fn flags(path: &Path, file_type: FileType) -> u32 {
     file.and_then(rustix_libc::fs::ioctl_getflags).map_or(0, |flags| flags.bits())
 }
 
-/// The target of a symbolic link.
+/// Returns the target of a symbolic link.
 pub fn link(path: &Path) -> Result<Vec<u8>, Errno> {
     Ok(rustix_libc::fs::readlink(path, Vec::new())?.into_bytes())
 }
@@ -82,7 +81,7 @@ pub fn link(path: &Path) -> Result<Vec<u8>, Errno> {
 /// The kernel's limit in bytes, both for the list of a file's attribute names and for the value of an attribute.
 const XATTR_MAX: usize = 64 << 10;
 
-/// The extended attributes that the user can read. The result is empty if the file system does not support extended attributes.
+/// Returns the extended attributes that the user can read. The result is empty if the file system does not support extended attributes.
 pub fn xattrs(path: &Path, follow: bool) -> Result<Vec<Xattr>, Errno> {
     let mut reader = XattrReader::default();
     if follow {
@@ -105,12 +104,12 @@ impl Default for XattrReader {
 }
 
 impl XattrReader {
-    /// The extended attributes of an open file.
+    /// Returns the extended attributes of an open file.
     pub fn of_open(&mut self, fd: BorrowedFd<'_>) -> Result<Vec<Xattr>, Errno> {
         self.read(|list| flistxattr(fd, list), |name, value| fgetxattr(fd, name, value))
     }
 
-    /// The extended attributes of the file at a path. A symbolic link is not followed.
+    /// Returns the extended attributes of the file at a path. A symbolic link is not followed.
     pub fn of_link(&mut self, path: &Path) -> Result<Vec<Xattr>, Errno> {
         self.read(|list| llistxattr(path, list), |name, value| lgetxattr(path, name, value))
     }
@@ -131,7 +130,7 @@ impl XattrReader {
                 Ok(len) => {
                     xattrs.push(Xattr { name: name.to_vec(), value: self.value[..len].to_vec() });
                 }
-                // The attribute has been removed in the meantime, or only the superuser can read it. In both cases it is skipped.
+                // Either the attribute has been removed in the meantime, or only the superuser can read it. In both cases, it is skipped.
                 Err(Errno::NODATA | Errno::PERM | Errno::ACCESS) => {}
                 Err(errno) => return Err(errno),
             }

@@ -1,7 +1,7 @@
 //! Makes, fills, reads, checks and resizes disk images of ext4 in user space, without root and without external programs.
 //!
-//! [`Image`] describes a new volume and its content; [`Image::open`] opens an existing image. [`Content`] lists the sources: directories, tar
-//! archives, images of containers, other volumes.
+//! [`Image`] describes a new volume and its content; [`Image::open`] opens an existing image. [`Content`] lists the sources: directories,
+//! tar archives, container images, other volumes.
 //!
 //! ```
 //! # fn main() -> Result<(), Box<dyn std::error::Error>> {

@@ -34,7 +34,7 @@ pub struct Dimensions {
 }
 
 impl Needs {
-    /// The needs of an empty tree, in a volume with blocks of `block` bytes.
+    /// Creates the needs of an empty tree, in a volume with blocks of `block` bytes.
     pub fn new(block: u64) -> Self {
         Self { inodes: 0, bytes: 0, total: Total::default(), block: block.max(1) }
     }
@@ -45,7 +45,7 @@ impl Needs {
         self.add((name.len() as u64 + 12) * 3 / 2);
     }
 
-    /// Adds a file without its content. `size` counts only for symbolic links. `attributes` are the lengths of the names and values.
+    /// Adds a file without its content. `size` counts only for symbolic links. `attributes` contains the lengths of the names and values.
     pub fn file(
         &mut self,
         file_type: FileType,

@@ -6,14 +6,14 @@ use ironmap::{Error, ErrorKind};
 use crate::failure::Failure;
 use crate::volumes::Name;
 
-/// The owner of new files: the effective user and group of this process, as in the kernel.
+/// Returns the owner of new files: the effective user and group of this process, as in the kernel.
 pub fn caller() -> Credentials {
     let (uid, gid) =
         (rustix_libc::process::geteuid().as_raw(), rustix_libc::process::getegid().as_raw());
     Credentials::new(uid, gid, umask())
 }
 
-/// The file with a name. If the file does not exist, `create` makes an empty file; without `create`, the result is `None`.
+/// Returns the file with a name. If the file does not exist, makes an empty file if `create` is set, or else returns `None`.
 pub fn find_or_create(name: &Name, create: bool) -> Result<Option<Inode>, Failure> {
     if let Some(inode) = name.look(Follow::All)? {
         return Ok(Some(inode));
@@ -24,7 +24,7 @@ pub fn find_or_create(name: &Name, create: bool) -> Result<Option<Inode>, Failur
     if name.wants_directory() {
         return Err(name.failed(&Error::new(ErrorKind::IsADirectory, "names a directory")));
     }
-    // As in the kernel, the missing target of a symbolic link is created. If the links form a loop, the lookup above has failed.
+    // As in the kernel, the missing target of a symbolic link is created. If the links form a loop, the look-up above has failed.
     if let Some(link) = name.look(Follow::NotLast)? {
         let target = link.read_link().map_err(|error| name.failed(&error))?;
         return find_or_create(&name.beside(&target)?, create);
@@ -37,8 +37,8 @@ pub fn find_or_create(name: &Name, create: bool) -> Result<Option<Inode>, Failur
     inode.map(Some).map_err(|error| name.failed(&error))
 }
 
-/// The umask: the permission bits that the process removes from new files. Linux shows the umask in /proc. Without /proc, this function
-/// changes the umask for a moment to read it. This can affect other threads.
+/// Returns the umask: the permission bits that the process removes from new files. Linux shows the umask in /proc. Without /proc, this
+/// function briefly changes the umask to read it, which can affect other threads.
 pub fn umask() -> u32 {
     let status = std::fs::read_to_string("/proc/thread-self/status").unwrap_or_default();
     let shown = status.lines().find_map(|line| line.strip_prefix("Umask:"));

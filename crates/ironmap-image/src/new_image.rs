@@ -1,4 +1,4 @@
-//! New image files. An image gets its final name when it is complete.
+//! New image files. An image is given its final name when it is complete.
 
 use std::fs::{File, Metadata, OpenOptions};
 use std::io::{self, ErrorKind as IoErrorKind, IoSlice};
@@ -20,7 +20,7 @@ use crate::replaced::{Replaced, is_same};
 use crate::room::Format;
 use crate::stop::Stop;
 
-/// An image file that this command has created. The drop removes the file if it was not kept.
+/// An image file that this command has created. Dropping this value removes the file unless it was kept.
 pub struct NewImage {
     /// An `O_PATH` descriptor. Any other descriptor would prevent a lease on the file, and without a lease, it is not possible to check
     /// whether a loop device uses the image.
@@ -31,7 +31,7 @@ pub struct NewImage {
     name: Option<PathBuf>,
     /// The existing image that this image will replace.
     replaces: Option<Box<Replaced>>,
-    /// If the clusters are compressed when the image is complete: the request to end the compression early.
+    /// The request to end the compression early, if the clusters are compressed when the image is complete.
     compresses: Option<Stop>,
     kept: bool,
 }
@@ -45,8 +45,8 @@ static NEXT: AtomicU64 = AtomicU64::new(0);
 
 impl NewImage {
     /// Creates an image under a temporary name in the directory of `path`. [`keep`](Self::keep) renames the image to its final name, so no
-    /// other program sees an incomplete image. `None` if the file exists. If the name is a symbolic link to a missing file, the target of
-    /// the link is created.
+    /// other program sees an incomplete image. Returns `None` if the file exists. If the name is a symbolic link to a missing file, creates
+    /// the target of the link.
     pub fn create_aside(path: &Path, format: Format) -> Result<Option<Self>, Failure> {
         let failed = |error: io::Error| Failure::host(path.display(), error);
         let name = target_of(path);
@@ -63,7 +63,7 @@ impl NewImage {
     }
 
     /// Creates an image under a temporary name in the directory of `path`. [`keep`](Self::keep) replaces the existing image, which stays
-    /// locked until then. The new image gets its owner, permissions and extended attributes.
+    /// locked until then. The new image gets the owner, permissions and extended attributes of the existing image.
     ///
     /// # Errors
     /// The errors of the host.
@@ -81,7 +81,8 @@ impl NewImage {
         Ok(image)
     }
 
-    /// Creates an image under a temporary name, beside its final name. `None` if a temporary name is too long for the host.
+    /// Creates an image under a temporary name in the directory of its final name. Returns `None` if a temporary name is too long for the
+    /// host.
     fn aside(name: &Path, path: &Path, format: Format) -> Result<Option<Self>, Failure> {
         let (dir, process) = (name.parent().unwrap_or(Path::new("")), std::process::id());
         for _ in 0..NAMES {
@@ -90,8 +91,8 @@ impl NewImage {
             match File::create_new(&aside) {
                 Ok(made) => return Self::of(&made, aside, format, Some(name.to_owned())).map(Some),
                 Err(error) if error.kind() == IoErrorKind::AlreadyExists => {}
-                // A temporary name that is longer than the final name can be too long for the host. In this case, the image is created
-                // under its final name.
+                // A temporary name that is longer than the final name can be too long for the host. The image is then created under its
+                // final name.
                 Err(error) if error.kind() == IoErrorKind::InvalidFilename => break,
                 Err(error) => return Err(Failure::host(path.display(), error)),
             }
@@ -99,7 +100,8 @@ impl NewImage {
         Ok(None)
     }
 
-    /// Creates an image. `None` if the file exists. If the name is a symbolic link to a missing file, the target of the link is created.
+    /// Creates an image. Returns `None` if the file exists. If the name is a symbolic link to a missing file, creates the target of the
+    /// link.
     fn create(path: &Path, format: Format) -> Result<Option<Self>, Failure> {
         let failed = |error: io::Error| Failure::host(path.display(), error);
         let target = target_of(path);
@@ -110,7 +112,7 @@ impl NewImage {
         Self::of(&made, target, format, None).map(Some)
     }
 
-    /// The image of a file that was just made at `path`.
+    /// Returns the image of a file that was just made at `path`.
     fn of(
         made: &File,
         path: PathBuf,
@@ -118,7 +120,7 @@ impl NewImage {
         name: Option<PathBuf>,
     ) -> Result<Self, Failure> {
         let failed = |error: io::Error| Failure::host(path.display(), error);
-        // The file is opened a second time by its name. Its link in /proc could be missing, for example in a chroot.
+        // The file is opened a second time by its name, because its link in /proc could be missing, for example in a chroot.
         let flags = OFlags::PATH | OFlags::NOFOLLOW | OFlags::CLOEXEC;
         let file = rustix::fs::open(&path, flags, Mode::empty());
         let file = File::from(file.map_err(|errno| failed(errno.into()))?);
@@ -128,7 +130,7 @@ impl NewImage {
         Ok(Self { file, path, format, name, replaces: None, compresses: None, kept: false })
     }
 
-    /// The present path of the image, with symbolic links followed.
+    /// The current path of the image, with symbolic links followed.
     pub fn path(&self) -> &Path {
         &self.path
     }
@@ -142,7 +144,7 @@ impl NewImage {
         let no_follow = OFlags::NOFOLLOW.bits().cast_signed();
         let file = OpenOptions::new().write(true).custom_flags(no_follow).open(&self.path);
         let file = file.map_err(failed)?;
-        // Another program may have replaced the image, so the path may lead to another file.
+        // Another program may have replaced the image, so the path may now name another file.
         if !self.is(&file.metadata().map_err(failed)?) {
             return Err(replaced(&self.path));
         }
@@ -162,7 +164,7 @@ impl NewImage {
     }
 
     /// Copies the image to a new image with compressed clusters, and returns the new image. A cluster can be compressed only at its first
-    /// write, but a volume is filled by many writes to the same clusters. Therefore the clusters are compressed after the volume is
+    /// write, but a volume is filled by many writes to the same clusters. Therefore, the clusters are compressed after the volume is
     /// complete.
     fn packed(mut self, stop: &Stop) -> Result<Self, Failure> {
         const PIECE: u64 = 1 << 20;
@@ -203,10 +205,10 @@ impl NewImage {
         Ok(packed)
     }
 
-    /// Keeps the file, under its final name. The name becomes durable if the directory of the file can be synced.
+    /// Keeps the file under its final name. The name becomes durable if the directory of the file can be synced.
     ///
     /// # Errors
-    /// Fails if another file has the final name, or if another program has removed or replaced the image at its present path.
+    /// Fails if another file has the final name, or if another program has removed or replaced the image at its current path.
     pub fn keep(mut self) -> Result<(), Failure> {
         if let Some(stop) = self.compresses.take() {
             return self.packed(&stop)?.keep();
@@ -230,7 +232,7 @@ impl NewImage {
         Ok(())
     }
 
-    /// Whether the name still leads to this file.
+    /// Whether the name still refers to this file.
     fn has_name(&self) -> bool {
         self.path.symlink_metadata().is_ok_and(|named| self.is(&named))
     }
@@ -244,7 +246,7 @@ impl NewImage {
 impl Drop for NewImage {
     fn drop(&mut self) {
         if !self.kept && self.has_name() {
-            // An error is ignored, because a destructor cannot report it. The file then remains.
+            // The code ignores an error, because a destructor cannot report it. The file then remains.
             let _ = std::fs::remove_file(&self.path);
         }
     }
@@ -256,7 +258,7 @@ impl Drop for NewImage {
 /// `AlreadyExists`; the errors of the host.
 fn rename_new(from: &Path, to: &Path) -> io::Result<()> {
     match renameat_with(CWD, from, CWD, to, RenameFlags::NOREPLACE) {
-        // The file system does not support `RenameFlags::NOREPLACE`, so a hard link is tried.
+        // The file system does not support `RenameFlags::NOREPLACE`, so this code tries a hard link.
         Err(OsErrno::INVAL | OsErrno::NOSYS) => match std::fs::hard_link(from, to) {
             Ok(()) => std::fs::remove_file(from),
             Err(error) if error.kind() == IoErrorKind::AlreadyExists => Err(error),
@@ -268,12 +270,12 @@ fn rename_new(from: &Path, to: &Path) -> io::Result<()> {
     }
 }
 
-/// The error for an image whose path leads to another file.
+/// Returns the error for an image whose path now names another file.
 pub fn replaced(path: &Path) -> Failure {
     Failure::new(format!("{}: another program has replaced the image", path.display()))
 }
 
-/// The target of a path. All symbolic links are followed, even if the last link leads to a missing file.
+/// Returns the target of a path. All symbolic links are followed, even if the last link points to a missing file.
 pub fn target_of(path: &Path) -> PathBuf {
     let mut target = path.to_owned();
     // The kernel follows at most 40 symbolic links.
@@ -284,7 +286,7 @@ pub fn target_of(path: &Path) -> PathBuf {
     target
 }
 
-/// Makes the name of a file durable, if its directory can be synced.
+/// Makes the name of a file durable if its directory can be synced.
 pub fn sync_name(path: &Path) {
     let dir = path.parent().filter(|dir| !dir.as_os_str().is_empty());
     let dir = File::open(dir.unwrap_or(Path::new(".")));

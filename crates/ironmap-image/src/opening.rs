@@ -42,12 +42,12 @@ impl Context {
         self.opening.no_load
     }
 
-    /// Whether the remaining part of truncated volumes is read.
+    /// Whether the remaining part of a truncated volume is read.
     pub fn is_truncated(&self) -> bool {
         self.opening.truncated
     }
 
-    /// Refuses the options that permit only reads. A caller that changes the volume itself, and not only files in the volume, must call
+    /// Refuses the options that permit only reads. A caller that changes the volume itself, rather than only files in the volume, must call
     /// this function.
     ///
     /// # Errors
@@ -55,13 +55,13 @@ impl Context {
     pub fn check_changes(&self, location: &Location) -> Result<(), Failure> {
         let Opening { no_load, superblock, truncated, journal, realtime } = &self.opening;
         let what = if *no_load || matches!(location, Location::NoLoad(_)) {
-            "--noload and noload:VOLUME are only for reading: a volume without its journal cannot be changed"
+            "--noload and noload:VOLUME permit only reads: a volume without its journal cannot be changed"
         } else if superblock.is_some() || *truncated {
-            "with --superblock or --truncated a volume cannot be changed"
+            "with --superblock or --truncated, a volume cannot be changed"
         } else if journal.is_some() {
-            "with --journal a volume cannot be changed"
+            "with --journal, a volume cannot be changed"
         } else if realtime.is_some() {
-            "with --realtime a volume cannot be changed"
+            "with --realtime, a volume cannot be changed"
         } else {
             return Ok(());
         };
@@ -97,7 +97,7 @@ impl Context {
 
     /// Locks an image file, so that no other program can use it between two steps of a job. The job opens the location several times
     /// without other locks, until the result is dropped. These opens fail if another program has replaced the file. Other locations, and
-    /// files that do not exist, are not locked. Each step locks a device for itself: the kernel zeroes blocks only for the holder.
+    /// files that do not exist, are not locked. Each step locks a device itself, because the kernel zeroes blocks only for the holder.
     ///
     /// # Errors
     /// The errors of the library.
@@ -113,7 +113,7 @@ impl Context {
         Ok(Held(Arc::clone(self)))
     }
 
-    /// The file of this location, if the job holds its locks.
+    /// Returns the file of this location, if the job holds its locks.
     pub(crate) fn held_file(&self, location: &Location) -> Option<FileId> {
         self.held().as_ref().filter(|(held, _)| held == location).map(|(_, file)| file.file_id())
     }
@@ -177,7 +177,7 @@ impl Context {
         Ok(volume)
     }
 
-    /// Runs `open`, which opens a volume. If `open` needs more than two seconds, prints the possible reasons.
+    /// Runs `open`, which opens a volume. If `open` takes longer than two seconds, prints the possible reasons.
     fn announce_if_slow<T>(&self, location: &Location, open: impl FnOnce() -> T) -> T {
         const LONG: Duration = Duration::from_secs(2);
         let (opened, waits) = channel::<()>();

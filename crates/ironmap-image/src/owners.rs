@@ -14,7 +14,8 @@ pub struct Owners {
 }
 
 impl Owners {
-    /// `all` is one owner for all files. `map` is a file with maps of users and groups. `map` is ignored if `all` is given.
+    /// Creates the mapping. `all` is one owner for all files. `map` is a file with maps of users and groups; it is ignored if `all` is
+    /// given.
     ///
     /// # Errors
     /// Fails if the file cannot be read, or if a line is not `UID:GID UID:GID`.
@@ -34,7 +35,7 @@ impl Owners {
         Ok(owners)
     }
 
-    /// Adds a line. `None` if the line is invalid or contradicts an earlier line.
+    /// Adds a line. Returns `None` if the line is invalid or contradicts an earlier line.
     fn add(&mut self, line: &str) -> Option<()> {
         let mut words = line.split_whitespace();
         let (from, to) = (pair(words.next()?)?, pair(words.next()?)?);

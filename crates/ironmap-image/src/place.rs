@@ -45,7 +45,7 @@ impl Place {
     }
 }
 
-/// The name of a source in messages.
+/// Returns the name of a source for messages.
 pub fn shown(path: &Path) -> String {
     if is_stdin(path) { "standard input".to_owned() } else { path.display().to_string() }
 }

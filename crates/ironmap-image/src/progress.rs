@@ -1,6 +1,6 @@
 //! The progress of a copy: the copied files and bytes, and the totals.
 //!
-//! A thread counts the files during the copy. The totals are known when this thread has counted all files.
+//! A thread counts the files during the copy. The totals become known when this thread has counted all files.
 
 use std::cell::Cell;
 use std::sync::Arc;
@@ -46,7 +46,7 @@ pub trait Bar: Send + Sync {
     fn set_total(&self, total: Total);
     /// Called when the whole copy has ended.
     fn finish(&self);
-    /// Whether a thread shall count the files to copy, so that [`set_total`](Self::set_total) is called.
+    /// Whether a thread is to count the files to copy, so that [`set_total`](Self::set_total) is called.
     fn wants_total(&self) -> bool {
         true
     }
@@ -68,7 +68,7 @@ struct Counter {
 }
 
 impl Progress {
-    /// A progress that is not shown.
+    /// Creates a progress that is not shown.
     pub(crate) fn hidden() -> Self {
         Self { bar: None, stop: Stop::default(), left: Cell::new(None), counter: None }
     }
@@ -87,7 +87,7 @@ impl Progress {
     }
 
     /// If the totals are shown, runs `count` in a thread. The argument of `count` returns whether to stop. `count` returns `None` if the
-    /// totals cannot be known.
+    /// totals cannot be determined.
     pub(crate) fn count(
         &mut self,
         count: impl FnOnce(&dyn Fn() -> bool) -> Option<Total> + Send + 'static,

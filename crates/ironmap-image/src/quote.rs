@@ -2,7 +2,7 @@
 
 use std::fmt::Write as _;
 
-/// A name for a terminal, with quotes if a shell needs them, as GNU `ls` prints it on a terminal.
+/// Formats a name for a terminal, with quotes if a shell needs them, as GNU `ls` does.
 pub fn name(bytes: &[u8]) -> String {
     let plain = |char: char| match char {
         ' '..='~' => char.is_ascii_alphanumeric() || "#%+,-./:@]_{}~".contains(char),
@@ -14,7 +14,7 @@ pub fn name(bytes: &[u8]) -> String {
     }
 }
 
-/// A name in quotes that a shell accepts, as `stat -c %N` prints it.
+/// Returns a name in quotes that a shell accepts, as `stat -c %N` prints it.
 pub fn quoted(name: &[u8]) -> String {
     // Characters that need no escape in single quotes or in double quotes.
     let plain = |char: char| char.is_ascii_alphanumeric() || "%+,-./:@]_' ".contains(char);

@@ -28,18 +28,18 @@ pub struct Replaced {
 }
 
 impl Replaced {
-    /// `device` has the image open. `found` are the attributes of the image.
+    /// Creates the value. `device` has the image open. `found` contains the attributes of the image.
     pub fn new(found: Metadata, device: Arc<dyn Device>) -> Self {
         Self { found, _device: device }
     }
 
-    /// Whether a name leads to this image.
+    /// Whether a name refers to this image.
     pub fn has_name(&self, path: &Path) -> bool {
         path.symlink_metadata().is_ok_and(|named| is_same(&named, &self.found))
     }
 
-    /// Gives the file at `new` the owner, the permissions and the extended attributes of this image, whose path is `old`. ACLs are extended
-    /// attributes. Prints a warning if the owner or an attribute cannot be set.
+    /// Gives the file at `new` the owner, the permissions and the extended attributes (including ACLs) of this image, whose path is `old`.
+    /// Prints a warning if the owner or an attribute cannot be set.
     ///
     /// # Errors
     /// The permissions cannot be set, or the attributes of the image cannot be read.
@@ -76,7 +76,8 @@ impl Replaced {
 /// # Errors
 /// The attributes of `old` cannot be listed.
 pub fn carry_xattrs(old: &Path, new: &Path) -> io::Result<Vec<(OsString, io::Error)>> {
-    // The new file may have an ACL from its directory, which must not be kept. An error is ignored, because the file usually has no ACL.
+    // The new file may have an ACL from its directory, which must not be kept. The code ignores an error, because the file usually has no
+    // ACL.
     let _ = lremovexattr(new, "system.posix_acl_access");
     let mut names = vec![0; MAX_XATTR];
     let len = match llistxattr(old, &mut names[..]) {
@@ -91,8 +92,8 @@ pub fn carry_xattrs(old: &Path, new: &Path) -> io::Result<Vec<(OsString, io::Err
     for name in names.split(|byte| *byte == 0).filter(|name| !name.is_empty()) {
         let name = OsStr::from_bytes(name);
         let carried = lgetxattr(old, name, &mut value[..]).and_then(|len| {
-            // The user may not be permitted to set an attribute, such as a security label. This is no failure if the new file already has
-            // the right value.
+            // The user may not be permitted to set an attribute, such as a security label. This is not a failure if the new file already
+            // has the correct value.
             match lgetxattr(new, name, &mut present[..]) {
                 Ok(same) if present[..same] == value[..len] => Ok(()),
                 _ => lsetxattr(new, name, &value[..len], XattrFlags::empty()),

@@ -23,12 +23,12 @@ impl Report {
         Self { worst: None, first: None, progress: Progress::hidden(), context }
     }
 
-    /// The data that the job got from its caller.
+    /// Returns the data that the job got from its caller.
     pub fn context(&self) -> &Arc<Context> {
         &self.context
     }
 
-    /// The request to end the job early.
+    /// Returns the request to end the job early.
     pub fn stop(&self) -> &Stop {
         self.context.stop()
     }

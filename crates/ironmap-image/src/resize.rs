@@ -7,11 +7,12 @@ use crate::failure::{Failure, named};
 use crate::report::Report;
 use crate::room::{Room, extend, open_held};
 
-/// Resizes a volume. An image file that is shorter than a given size is extended before the volume grows. If the volume becomes smaller,
-/// the file is truncated after that.
+/// Resizes a volume. An image file that is shorter than a given size is extended before the volume grows. If the volume shrinks, the file
+/// is truncated afterwards.
 ///
-/// # Errors The volume cannot be opened, or cannot have this size. The image file then keeps its length. After an error of the device, the
-/// file may get another length, because the volume may already have the new size.
+/// # Errors
+/// The volume cannot be opened, or cannot have this size. The image file then keeps its length. After an error of the device, the file may
+/// get another length, because the volume may already have the new size.
 pub fn resize(volume: &Location, size: NewSize, report: &Report) -> Result<Resized, Failure> {
     let held = report.context().hold(volume);
     let _held = held.map_err(|error| Failure::open(&error))?;
@@ -41,8 +42,7 @@ pub fn resize(volume: &Location, size: NewSize, report: &Report) -> Result<Resiz
     Ok(resized)
 }
 
-/// Refuses a volume that cannot be read. Such a volume is usually in a truncated image, and an extension of the image would hide the
-/// truncation.
+/// Refuses a volume that cannot be read. Such a volume is usually in a truncated image, and extending the image would hide the truncation.
 fn check_whole(location: &Location, report: &Report) -> Result<(), Failure> {
     let how = LocationOptions::new().engine(Engine::Psync);
     let opened =

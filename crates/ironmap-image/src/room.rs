@@ -78,8 +78,8 @@ pub enum Format {
     Qcow2(Compression),
 }
 
-/// The file of a location that is a whole image, and the format of a file that is made there. `None` for other locations, because no file
-/// can be made for them.
+/// Returns the file of a location that is a whole image, and the format of a file that is made there. Returns `None` for other locations,
+/// because no file can be made for them.
 #[must_use]
 pub fn file_of(location: &Location) -> Option<(&Path, Format)> {
     match location {
@@ -94,7 +94,7 @@ pub fn file_of(location: &Location) -> Option<(&Path, Format)> {
 
 /// Creates an image file of this size under a temporary name, or extends an existing raw image. `path` and `format` are those of `volume`.
 /// The content of an existing image must be content that may be overwritten. The caller must hold the existing image (see
-/// [`Context::hold`]), and then calls [`Context::end_aside`].
+/// [`Context::hold`]), and must call [`Context::end_aside`] afterwards.
 pub fn make(
     volume: &Location,
     (path, format): (&Path, Format),
@@ -106,8 +106,8 @@ pub fn make(
         if format != Format::Raw {
             return Ok(Room::Old);
         }
-        // The positions of guard tags, and of the backup of a partition table, count from the end of the file. An extension would move the
-        // end, so the tags and the backup would not be found.
+        // The positions of guard tags, and of the backup of a partition table, are relative to the end of the file. An extension would move
+        // the end, so the tags and the backup would not be found.
         let held = context.held_file(volume);
         if path.is_file() {
             let file = BlockFile::open(path, &OpenMode { exclusive: false, ..OpenMode::default() });
@@ -155,14 +155,15 @@ fn other_name(path: &Path, content: &str, instead: &str) -> Failure {
     Failure::usage(format!("{}: the name is not suitable for {content}: {instead}", path.display()))
 }
 
-/// A hint how to make an image of the format that a name suggests. `None` if the name suggests no such format.
+/// Returns a hint on how to make an image of the format that a name suggests, or `None` if the name suggests no such format.
 fn instead_of(path: &Path) -> Option<String> {
     let name = path.display();
     Some(match format_of(path).as_deref() {
         Some("qcow2") => {
             format!("write qcow2:{name} to make a qcow2 image")
         }
-        // ironmap can only read images in the formats VMDK and VHDX. A user names such an image with the prefix of the format.
+        // ironmap can read images in the formats VMDK and VHDX, but not write them. A user names such an image with the prefix of the
+        // format.
         Some(format @ ("vmdk" | "vhdx")) => {
             format!(
                 "{format}:{name} can be read but not written; qemu-img convert -O {format} makes an image of this format from a raw image"
@@ -178,17 +179,17 @@ fn instead_of(path: &Path) -> Option<String> {
     })
 }
 
-/// The format that the extension of a name suggests.
+/// Returns the format that the extension of a name suggests.
 fn format_of(path: &Path) -> Option<String> {
     Some(path.extension()?.to_string_lossy().to_ascii_lowercase())
 }
 
-/// The error for a target that cannot be made with compressed clusters.
+/// Returns the error for a target that cannot be made with compressed clusters.
 pub fn not_compressed(target: &Location) -> Failure {
     Failure::usage(format!("{target}: only a new image can be compressed: name it qcow2:FILE"))
 }
 
-/// The error for a new volume whose image cannot be opened. Unlike a raw image, a missing virtual disk image is not created.
+/// Returns the error for a new volume whose image cannot be opened. Unlike a raw image, a missing virtual disk image is not created.
 pub fn missing(volume: &Location, error: Error) -> Error {
     let Medium::Image(address) = &volume.data().medium else { return error };
     if error.errno() != Errno::ENOENT || address.path.symlink_metadata().is_ok() {
@@ -216,7 +217,7 @@ pub fn check(
     }
 }
 
-/// Refuses a device that an array or a volume group uses, or one of whose partitions they use, unless members may be overwritten.
+/// Refuses a device that an array or a volume group uses, or that has a partition that they use, unless members may be overwritten.
 ///
 /// # Errors
 /// [`Failure::is_of_member`]; the errors of the device.
@@ -266,18 +267,18 @@ pub fn check_replaced(path: &Path, overwrite: Overwrite) -> Result<(), Failure> 
     let mode = OpenMode { direct: false, exclusive: false, ..OpenMode::default() };
     match BlockFile::open(path, &mode) {
         Ok(file) => check(&Psync::new(Arc::new(file)), path.display(), overwrite),
-        // The file cannot be read, so it is not known whether the file has content. The permissions of the host decide whether it can be
+        // The file cannot be read, so it is not known whether it has content. The permissions of the host decide whether it can be
         // replaced.
         Err(error) if error.errno() == Errno::EACCES => Ok(()),
         Err(error) => Err(Failure::open(&error)),
     }
 }
 
-/// Extends an image file that is too short. A device, and an image that is long enough, are not changed. `held` is the file whose lock the
+/// Extends an image file that is too short. Does not change a device, or an image that is long enough. `held` is the file whose lock the
 /// caller holds (see [`Context::hold`]).
 ///
 /// # Errors
-/// The path leads to an image that is not held; the errors of the host.
+/// The path names an image that is not held; the errors of the host.
 pub fn extend(path: &Path, size: u64, held: Option<FileId>) -> Result<Room, Failure> {
     let failed = |error| Failure::host(path.display(), error);
     if !path.metadata().map_err(failed)?.is_file() {
@@ -295,7 +296,7 @@ pub fn extend(path: &Path, size: u64, held: Option<FileId>) -> Result<Room, Fail
 /// Opens an image for a change of its length. The caller holds the lock of the image.
 ///
 /// # Errors
-/// The path leads to another file; the errors of the host.
+/// The path names another file; the errors of the host.
 pub fn open_held(path: &Path, held: Option<FileId>) -> Result<File, Failure> {
     let failed = |error| Failure::host(path.display(), error);
     let file = OpenOptions::new().write(true).open(path).map_err(failed)?;

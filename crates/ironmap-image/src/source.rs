@@ -66,7 +66,7 @@ impl Source {
         Self::open_at(location, context.source_date()?, context)
     }
 
-    /// Opens a volume for writing. If `time` is given, all changes get this time, and the result does not depend on the duration of the
+    /// Opens a volume for writing. If `time` is given, all changes get this time, so that the result does not depend on the duration of the
     /// job.
     pub fn open_at(
         location: &Location,
@@ -94,12 +94,12 @@ impl Source {
         Ok(source)
     }
 
-    /// The data that the job got from its caller.
+    /// Returns the data that the job got from its caller.
     pub fn context(&self) -> &Arc<Context> {
         &self.context
     }
 
-    /// A number that identifies this source. No other source of this process gets it, even after this source is closed.
+    /// Returns a number that identifies this source. No other source of this process ever gets it, even after this source is closed.
     pub(crate) fn number(&self) -> u64 {
         self.number
     }
@@ -121,7 +121,7 @@ impl Source {
         self.fs().sync().map_err(|error| Failure::at(&self.name, &error))
     }
 
-    /// The file system as ext4. Fails for other formats.
+    /// Returns the file system as ext4. Fails for other formats.
     pub fn ext4(&self) -> Result<&Arc<Ext4>, Failure> {
         let other = || {
             let what = format!(
@@ -138,7 +138,7 @@ impl Source {
         self.volume.fs()
     }
 
-    /// The file at a path. A path may begin with an inode number, as in `<12>/name`.
+    /// Returns the file at a path. A path may begin with an inode number, as in `<12>/name`.
     pub fn resolve(&self, path: &[u8], follow: Follow) -> Result<Inode, Failure> {
         let (from, rest) = inode_of(path).unwrap_or((self.fs().root(), path));
         let inode = self.fs().resolve_at(from, rest, follow);
@@ -150,12 +150,12 @@ impl Source {
         &self.location
     }
 
-    /// The name that messages use for a path of the volume.
+    /// Returns the name that messages use for a path of the volume.
     pub fn name(&self, path: &[u8]) -> String {
         format!("{}:{}", self.name, String::from_utf8_lossy(path))
     }
 
-    /// The failure to read a file's data. If a sector did not match its tag, the message names the first such sector.
+    /// Returns the failure to read a file's data. If a sector did not match its tag, the message names the first such sector.
     pub fn read_failed(&self, path: &[u8], error: &Error) -> Failure {
         let failure = Failure::at(self.name(path), error);
         if error.kind() != ErrorKind::Io(Errno::EILSEQ) {
@@ -167,18 +167,18 @@ impl Source {
         }
     }
 
-    /// A queue for reads and writes.
+    /// Creates a queue for reads and writes.
     pub fn queue(&self) -> Result<Queue, Failure> {
         let queue = self.volume.queue(&QueueOptions::default());
         queue.map_err(|error| Failure::at(&self.name, &error))
     }
 
-    /// The inode of a directory entry. `path` is the path in the error message.
+    /// Returns the inode of a directory entry. `path` is the path in the error message.
     pub fn inode(&self, number: InodeNo, path: &[u8]) -> Result<Inode, Failure> {
         self.volume.fs().known_inode(number).map_err(|error| Failure::at(self.name(path), &error))
     }
 
-    /// All entries of a directory, including `.` and `..`, sorted by the bytes of their names.
+    /// Returns all entries of a directory, including `.` and `..`, sorted by the bytes of their names.
     pub fn entries(&self, dir: &Inode, path: &[u8]) -> Result<Vec<DirEntry>, Failure> {
         let entries = dir.read_dir().and_then(Iterator::collect::<ironmap::Result<Vec<_>>>);
         let mut entries = entries.map_err(|error| Failure::at(self.name(path), &error))?;
@@ -186,8 +186,8 @@ impl Source {
         Ok(entries)
     }
 
-    /// The entries of a directory that may have damaged blocks. Each damaged block is reported. Returns the entries of all other blocks,
-    /// and whether all blocks were read.
+    /// Returns the entries of a directory that may have damaged blocks, and whether all blocks were read. Reports each damaged block, and
+    /// returns the entries of all other blocks.
     pub fn entries_found(
         &self,
         dir: &Inode,
@@ -207,14 +207,14 @@ impl Source {
         (entries, all)
     }
 
-    /// A handle for a regular file's data.
+    /// Opens a handle for a regular file's data.
     pub fn file(&self, inode: Inode, path: &[u8]) -> Result<File, Failure> {
         let file =
             self.volume.open_inode(inode, FileOptions::new().write(self.volume.fs().is_writable()));
         file.map_err(|error| Failure::at(self.name(path), &error))
     }
 
-    /// The target of a symbolic link. `None` for any other file.
+    /// Returns the target of a symbolic link, or `None` for any other file.
     pub fn link_target(&self, inode: &Inode, path: &[u8]) -> Result<Option<Vec<u8>>, Failure> {
         if inode.file_type() != FileType::Symlink {
             return Ok(None);
@@ -229,7 +229,7 @@ impl Drop for Source {
     }
 }
 
-/// A path below a directory.
+/// Returns a path below a directory.
 pub fn join(dir: &[u8], name: &[u8]) -> Vec<u8> {
     let slash: &[u8] = if dir.ends_with(b"/") { b"" } else { b"/" };
     [dir, slash, name].concat()

@@ -30,13 +30,13 @@ use crate::stop::Stop;
 use crate::target::Target;
 use crate::volumes::canonical;
 
-/// The opened sources.
+/// The open sources.
 pub(crate) struct Layers(Vec<Layer>);
 
 /// A source whose type is known.
 enum Layer {
     Directory(PathBuf),
-    /// A file, which is opened only when it is copied: an image may have more layers than a process may have open files.
+    /// A file, which is opened only when it is copied, because an image may have more layers than a process may have open files.
     File(Place),
     /// A stream whose first bytes have been read.
     Stream(Box<Archive>, Role),
@@ -56,14 +56,14 @@ impl Layer {
 enum Origin {
     Place {
         place: Place,
-        /// For a source that can be read only once, the unnamed file that stores its content.
+        /// The unnamed file that stores the content of a source that can be read only once.
         kept: Option<File>,
     },
     Volume(Target),
 }
 
 impl Origin {
-    /// The path of the source on the host. `None` for standard input, and for content that was stored in an unnamed file.
+    /// Returns the path of the source on the host, or `None` for standard input and for content that was stored in an unnamed file.
     fn path(&self) -> Option<&Path> {
         match self {
             Self::Place { place, kept: None } if !is_stdin(&place.path) => Some(&place.path),
@@ -118,7 +118,7 @@ impl Sources {
         })
     }
 
-    /// Whether the volume gets no files: there are no sources and no other files (`nodes`).
+    /// Whether the volume gets no files, because there are neither sources nor other files (`nodes`).
     pub(crate) fn is_empty(&self) -> bool {
         self.origins.is_empty() && self.nodes.is_empty()
     }
@@ -157,7 +157,7 @@ impl Sources {
     /// Opens all sources.
     ///
     /// # Errors
-    /// Fails if a source is missing, or if it has another type than a directory or an archive.
+    /// Fails if a source is missing, or if it is neither a directory nor an archive.
     pub(crate) fn open(&self) -> Result<Layers, Failure> {
         let layers = self.origins.iter().map(|origin| open(origin, self.stop()));
         layers.collect::<Result<_, _>>().map(Layers)
@@ -203,7 +203,7 @@ impl Sources {
     /// of the volume. `time` is the time of all changes.
     ///
     /// # Errors
-    /// Fails if a source cannot be read, or if the volume has no space. The failure for lack of space contains the space that all sources
+    /// Fails if a source cannot be read, or if the volume has no space. A failure for lack of space contains the space that all sources
     /// need.
     pub(crate) fn fill(
         &self,
@@ -352,8 +352,7 @@ fn is_own(source: impl Display) -> Failure {
     Failure::usage(format!("{source}: {what}"))
 }
 
-/// Whether both locations are in the same file and may overlap. They may overlap if their parts of the file are equal, or if one location
-/// is the whole file.
+/// Whether both locations are in the same file and may overlap: their parts of the file are equal, or one location is the whole file.
 fn is_same_part(one: &Location, other: &Location, context: &Context) -> bool {
     let (own, parts) = (Spared::of(other, context), [&one.data().part, &other.data().part]);
     let is_logical = parts.map(|part| matches!(part, Part::Logical { .. }));
@@ -364,7 +363,8 @@ fn is_same_part(one: &Location, other: &Location, context: &Context) -> bool {
         || overlap && one.data().path().is_some_and(|path| own.has(path))
 }
 
-/// The directory for unnamed files: the directory of the image, which probably has enough space, or the directory for temporary files.
+/// Returns the directory for unnamed files: the directory of the image, which probably has enough space, or the directory for temporary
+/// files.
 fn beside(volume: &Location) -> PathBuf {
     let image = volume.data().path();
     let image = image.filter(|path| !path.exists() || path.is_file());

@@ -17,7 +17,7 @@ use crate::context::Context;
 pub struct Spared(Vec<(u64, u64)>);
 
 impl Spared {
-    /// The existing files in which a volume, and the journal and realtime devices of the command line, are stored.
+    /// Returns the existing files in which a volume, and the journal and realtime devices of the command line, are stored.
     pub fn of(location: &Location, context: &Context) -> Self {
         let sites = |it: &Location| -> Vec<PathBuf> {
             let sites = [Some(it.data()), it.tags()].into_iter().flatten();
@@ -33,7 +33,7 @@ impl Spared {
         self.0.contains(&(device, inode))
     }
 
-    /// Whether a path leads to a file of the set.
+    /// Whether a path names a file of the set.
     pub fn has(&self, path: &Path) -> bool {
         files_of(path).into_iter().any(|(device, inode)| self.contains(device, inode))
     }
@@ -44,7 +44,7 @@ impl Spared {
     }
 }
 
-/// The paths of all files in which a volume is stored. For a virtual disk image, these include the backing files and the extents.
+/// Returns the paths of all files in which a volume is stored. For a virtual disk image, these include the backing files and the extents.
 fn paths_of(site: &Site) -> Vec<PathBuf> {
     match &site.medium {
         Medium::Image(address) => {
@@ -56,7 +56,7 @@ fn paths_of(site: &Site) -> Vec<PathBuf> {
     }
 }
 
-/// The file at a path. For a loop device or its partition, the result also contains the image file.
+/// Returns the file at a path. For a loop device or its partition, the result also contains the image file.
 fn files_of(path: &Path) -> Vec<(u64, u64)> {
     let Ok(found) = path.metadata() else { return Vec::new() };
     let mut files = vec![(found.dev(), found.ino())];

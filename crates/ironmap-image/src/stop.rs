@@ -15,7 +15,7 @@ use crate::failure::Failure;
 pub struct Stop(Arc<AtomicUsize>);
 
 impl Stop {
-    /// The shared number of the last signal, for a signal handler that sets it.
+    /// Returns the shared number of the last signal, for a signal handler that sets it.
     pub fn flag(&self) -> Arc<AtomicUsize> {
         Arc::clone(&self.0)
     }
@@ -45,7 +45,7 @@ impl Stop {
         self.check().err().unwrap_or(failure)
     }
 
-    /// Waits until there is data to read, or the last writer has closed the file.
+    /// Waits until data are available, or until the last writer has closed the file.
     ///
     /// # Errors
     /// `INTR` if a signal has arrived, `CANCELED` if `is_wanted` returns `false`.

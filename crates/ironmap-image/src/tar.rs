@@ -58,7 +58,7 @@ pub fn write(tree: Found, to: Output, sparse: bool, report: &mut Report) -> Resu
     if let Some(failure) = first {
         return Err(failure);
     }
-    // The archive of a damaged volume keeps all files that could be read. The missing end mark shows that the archive is incomplete.
+    // The archive of a damaged volume contains all files that could be read. The missing end mark shows that the archive is incomplete.
     if intact { writer.finish() } else { writer.flush() }
 }
 
@@ -87,7 +87,7 @@ struct Writer {
     sparse: bool,
 }
 
-/// The largest numbers that fit in the fields of a header (POSIX.1-2008, ustar): seven and eleven octal digits.
+/// The largest numbers that fit into the fields of a header (POSIX.1-2008, ustar): seven and eleven octal digits.
 const MOST_7: u64 = 0o777_7777;
 const MOST_11: u64 = 0o777_7777_7777;
 const BLOCK: u64 = 512;
@@ -135,8 +135,8 @@ impl Writer {
         content.map_or(Ok(()), |content| self.content(found, &content))
     }
 
-    /// The type of the member for a file. `None` for a file that is skipped. For a directory, the function also starts to read the files of
-    /// the directory ahead.
+    /// Returns the type of the member for a file, or `None` for a file that is skipped. For a directory, also starts to read the
+    /// directory's files ahead.
     fn kind(&mut self, found: &Found, report: &Report) -> Result<Option<EntryType>, Failure> {
         Ok(Some(match found.inode.file_type() {
             FileType::Socket => {
@@ -146,7 +146,7 @@ impl Writer {
             }
             FileType::Directory if is_empty_lost_and_found(found)? => return Ok(None),
             FileType::Directory => {
-                // An error is ignored here: the walk reports it when it enters the directory.
+                // The code ignores an error here, because the walk reports it when it enters the directory.
                 if self.ahead.reads_together()
                     && let Ok(entries) = found.name.source.entries(&found.inode, found.name.path())
                 {
@@ -162,7 +162,7 @@ impl Writer {
         }))
     }
 
-    /// Opens a file to read its content. Holes are omitted if the archive becomes smaller.
+    /// Opens a file to read its content. Omits holes if this makes the archive smaller.
     fn open(&mut self, found: &Found) -> Result<Content, Failure> {
         let (source, path) = (&found.name.source, found.name.path());
         self.ahead.load(&mut self.queue, source, found.number());
@@ -185,14 +185,14 @@ impl Writer {
         Ok(Content { file, map: None, ranges: vec![(0, size)] })
     }
 
-    /// The path of a file in the archive.
+    /// Returns the path of a file in the archive.
     fn path(&self, found: &Found) -> Vec<u8> {
         let below = found.name.path().get(self.above..).unwrap_or_default();
         let slash: &[u8] = if below.is_empty() || below.starts_with(b"/") { b"" } else { b"/" };
         [&*self.top, slash, below].concat()
     }
 
-    /// Writes a header. The fields that do not fit into this header are written first, in an extended header.
+    /// Writes a header. Fields that do not fit into this header are written first, in an extended header.
     fn header(&mut self, mut header: Header, records: &[u8]) -> Result<(), Failure> {
         if !records.is_empty() {
             let mut before = Header::new_ustar();
@@ -266,7 +266,7 @@ impl Writer {
     }
 }
 
-/// The header of a file, without its type. The fields that do not fit into this header are added to `records`.
+/// Returns the header of a file, without its type. Fields that do not fit into this header are added to `records`.
 fn header_of(stat: &Stat, name: &[u8], link: &[u8], size: u64, records: &mut Vec<u8>) -> Header {
     let mut header = Header::new_ustar();
     let mut field = |field: &mut [u8], key: &[u8], value: &[u8]| {
@@ -300,7 +300,7 @@ fn header_of(stat: &Stat, name: &[u8], link: &[u8], size: u64, records: &mut Vec
     header
 }
 
-/// A file's content in the form of the archive. The content of a sparse file follows the map of its ranges (the GNU tar manual, "PAX
+/// A file's content in the form of the archive. In a sparse file, the content follows the map of its ranges (the GNU tar manual, "PAX
 /// Format, Version 1.0").
 struct Content {
     file: VolumeFile,
@@ -315,8 +315,8 @@ impl Content {
     }
 }
 
-/// The name of a sparse file for programs that do not know this format. Such a program extracts the map of the ranges together with the
-/// content. The name is shortened to fit into a header.
+/// Returns the name of a sparse file for programs that do not support this format. Such a program extracts the map of the ranges together
+/// with the content. The name is shortened to fit into a header.
 fn placeholder(path: &[u8]) -> Vec<u8> {
     let slash = path.iter().rposition(|byte| *byte == b'/');
     let (dir, name) = path.split_at(slash.map_or(0, |slash| slash + 1));
@@ -345,7 +345,7 @@ fn is_empty_lost_and_found(found: &Found) -> Result<bool, Failure> {
     Ok(name.source.entries(&found.inode, name.path())?.len() <= 2)
 }
 
-/// Seconds since 1970 with decimals. The decimals of a negative time count away from zero.
+/// Formats seconds since 1970 with decimals. The decimals of a negative time count away from zero.
 fn decimal(time: Timestamp) -> String {
     let Timestamp { seconds, nanoseconds } = time;
     let text = if seconds < 0 && nanoseconds > 0 {

@@ -16,13 +16,13 @@ pub struct Target {
 }
 
 impl Target {
-    /// The target in the form in which a user writes it on the command line.
+    /// Returns the target as a user writes it on the command line.
     pub fn bytes(&self) -> Vec<u8> {
         [self.volume.to_string().as_bytes(), b":", &self.path].concat()
     }
 }
 
-/// The inode at the beginning of a path such as `<12>/name`, and the rest of the path. `None` for a path from the root.
+/// Returns the inode at the beginning of a path such as `<12>/name`, and the rest of the path. Returns `None` for a path from the root.
 pub fn inode_of(path: &[u8]) -> Option<(InodeNo, &[u8])> {
     let text = path.strip_prefix(b"<")?;
     let end = text.iter().position(|byte| *byte == b'>')?;
@@ -42,7 +42,7 @@ pub enum Subject {
 }
 
 impl Subject {
-    /// The target, if the file is in a volume.
+    /// Returns the target if the file is in a volume.
     pub fn target(&self) -> Option<&Target> {
         match self {
             Self::Volume(target) => Some(target),

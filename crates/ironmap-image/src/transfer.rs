@@ -1,13 +1,13 @@
-//! Functions that read and write files, and are not inlined. The library inlines `read_at` and `write_at` into every caller, with the code
-//! of all kinds of files and queues. Inlining suits a program with few callers. This program has many callers, and each inlined copy of
-//! `read_at` has 40 KB.
+//! Functions that read and write files, and that are not inlined. The library inlines `read_at` and `write_at` into every caller, together
+//! with the code for all kinds of files and queues. Inlining suits a program with few callers. This program has many, and each inlined copy
+//! of `read_at` has 40 KB.
 
 use std::io::IoSliceMut;
 
 use ironmap::units::FilePos;
 use ironmap::{DioFlags, File, Queue, Result};
 
-/// Reads from a file. The function calls `read_vectored_at`, because the library does not inline the code of vectored reads.
+/// Reads from a file. This function calls `read_vectored_at`, because the library does not inline the code of vectored reads.
 ///
 /// # Errors
 /// The errors of `File::read_at`.

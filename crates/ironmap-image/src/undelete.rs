@@ -21,7 +21,7 @@ use crate::report::Report;
 use crate::stop::Stop;
 use crate::target::inode_of;
 
-/// The options for the copy of deleted files.
+/// The options for copying deleted files.
 #[derive(Clone, Copy, Debug)]
 pub struct Recovery<'a> {
     /// The volume, for messages.
@@ -46,12 +46,12 @@ pub fn recover(files: &[&Deleted], to: &Recovery<'_>, report: &mut Report) -> Re
     })
 }
 
-/// A function that gets the result of each file.
+/// A function that receives the result of each file.
 pub(crate) type Recovered<'a> =
     dyn FnMut(&Deleted, Result<&Path, &Failure>, &mut Report) -> Result<(), Failure> + 'a;
 
-/// Copies deleted files into a directory. `each` gets the path of each copy, or the failure. An error of `each` is reported, and the copy
-/// continues.
+/// Copies deleted files into a directory. `each` receives the path of each copy, or the failure. An error of `each` is reported, and the
+/// copy continues.
 ///
 /// # Errors
 /// Fails if `dir` cannot be made.
@@ -79,7 +79,10 @@ fn recover_one(
 ) -> Result<PathBuf, Failure> {
     let name = format!("{}:{}", to.volume, shown(file));
     if !file.is_whole() && !to.partial {
-        return Err(Failure::new(format!("{name}: copied only with --partial: {}", state(file))));
+        return Err(Failure::new(format!(
+            "{name}: this file is copied only with --partial: {}",
+            state(file)
+        )));
     }
     let (out, path) = root.place(file).map_err(|(path, errno)| {
         Failure::host(format_args!("{name}: {}", path.display()), errno)
@@ -87,8 +90,8 @@ fn recover_one(
     copy(file, &out, buffer, stop).map_err(|error| {
         let is_wanted = to.partial && matches!(error, Wrong::Reading(_));
         if !is_wanted {
-            // The incomplete copy is removed, because it could be mistaken for a complete file. An error of the removal is ignored, because
-            // it would hide the error of the copy.
+            // The incomplete copy is removed, because it could be mistaken for a complete file. The code ignores an error of the removal,
+            // because it would hide the error of the copy.
             let _ = std::fs::remove_file(&path);
         }
         match error {
@@ -102,7 +105,7 @@ fn recover_one(
     Ok(path)
 }
 
-/// The path of a deleted file, or its inode number if no name is known.
+/// Returns the path of a deleted file, or its inode number if no name is known.
 pub fn shown(file: &Deleted) -> String {
     match &file.path {
         Some(path) => quote::name(path),
@@ -122,8 +125,8 @@ pub fn state(file: &Deleted) -> String {
     }
 }
 
-/// The directory that receives the copies. A symbolic link below this directory could lead to any file of the host. Therefore each
-/// component of a path is opened separately, and symbolic links are not followed.
+/// The directory that receives the copies. A symbolic link below this directory could lead to any file of the host, so each component of a
+/// path is opened separately, and symbolic links are not followed.
 struct Root<'a> {
     dir: &'a Path,
     fd: OwnedFd,
@@ -162,8 +165,8 @@ impl<'a> Root<'a> {
     }
 }
 
-/// Makes a file or directory in a directory, and adds its name to the path. If the name exists, the suffix is appended to it, because
-/// another deleted file may have had the same name.
+/// Makes a file or directory in a directory, and adds its name to the path. If the name exists, appends a suffix to it, because another
+/// deleted file may have had the same name.
 fn free_name(
     parent: BorrowedFd<'_>,
     name: &[u8],

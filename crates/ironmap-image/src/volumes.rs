@@ -15,7 +15,7 @@ use crate::report::Report;
 use crate::source::{Source, join};
 use crate::target::{Target, inode_of};
 
-/// Returns the location with canonical paths: all symbolic links in the paths are resolved.
+/// Returns the location with canonical paths, in which all symbolic links are resolved.
 pub(crate) fn canonical(location: &Location) -> Location {
     location.with_paths(&|path| path.canonicalize().ok())
 }
@@ -28,7 +28,7 @@ pub struct Volumes {
 }
 
 impl Volumes {
-    /// Makes an empty set for a command that only reads its volumes.
+    /// Creates an empty set for a command that only reads its volumes.
     pub fn to_read(context: &Arc<Context>) -> Self {
         Self { write: false, opened: Vec::new(), context: Arc::clone(context) }
     }
@@ -67,7 +67,7 @@ impl Volumes {
         })
     }
 
-    /// The volume at a location.
+    /// Returns the volume at a location.
     pub fn open(&mut self, location: &Location) -> Result<Rc<Source>, Failure> {
         let canonical = canonical(location);
         if let Some((_, source)) = self.opened.iter().find(|(known, _)| *known == canonical) {
@@ -88,14 +88,14 @@ impl Volumes {
         Name::of(self.open(&target.volume)?, &target.path)
     }
 
-    /// The file at a path.
+    /// Returns the file at a path.
     pub fn find(&mut self, target: &Target, follow: Follow) -> Result<Found, Failure> {
         let name = self.name(target)?;
         let inode = name.find(follow)?;
         Ok(Found { name, inode })
     }
 
-    /// The file with this path or this inode number, for a command that only reads the file.
+    /// Returns the file with this path or this inode number, for a command that only reads the file.
     pub fn file(&mut self, target: &Target, follow: Follow) -> Result<Found, Failure> {
         let source = self.open(&target.volume)?;
         let inode = source.resolve(&target.path, follow)?;
@@ -103,7 +103,7 @@ impl Volumes {
         Ok(Found { name: Name { source, dir: inode.number(), name, path }, inode })
     }
 
-    /// The meaning of DEST, as in `cp`, `mv` and `ln`: the directory that receives the file, or the new name of the file.
+    /// Determines the meaning of DEST, as in `cp`, `mv` and `ln`: the directory that receives the file, or the new name of the file.
     pub fn destination(
         &mut self,
         dest: &Target,
@@ -111,7 +111,7 @@ impl Volumes {
     ) -> Result<Destination, Failure> {
         let name = self.name(dest)?;
         let follow = if how.follows { Follow::All } else { Follow::NotLast };
-        // A symbolic link that leads to itself is not a directory. A new file may replace the link.
+        // A symbolic link that points to itself is not a directory. A new file may replace the link.
         let may_loop = how.directory.is_none() && !name.wants_directory();
         let there = match how.directory {
             Some(false) => None,
@@ -153,7 +153,7 @@ pub enum Destination {
 }
 
 impl Destination {
-    /// The name that a source with the last component `last` gets.
+    /// Returns the name that a source with the last component `last` gets.
     pub fn name_for(&self, last: &[u8]) -> Name {
         match self {
             // If the source path ends with `..`, the content is copied into the destination directory itself, not into its parent.
@@ -164,7 +164,7 @@ impl Destination {
     }
 }
 
-/// A name in a directory of a volume. A file with this name may exist or not. The root has no parent, so its name is `.` in the root
+/// A name in a directory of a volume. A file with this name may or may not exist. The root has no parent, so its name is `.` in the root
 /// itself.
 #[derive(Clone)]
 pub struct Name {
@@ -192,7 +192,7 @@ impl Name {
         Ok(Self { source, dir, name: name.to_vec(), path: path.to_vec() })
     }
 
-    /// The root directory.
+    /// Returns the name of the root directory.
     pub fn root(source: &Rc<Source>) -> Self {
         Self {
             source: Rc::clone(source),
@@ -207,7 +207,7 @@ impl Name {
         self.source.fs()
     }
 
-    /// The path from the root of the volume.
+    /// Returns the path from the root of the volume.
     pub fn path(&self) -> &[u8] {
         &self.path
     }
@@ -222,18 +222,18 @@ impl Name {
         Rc::ptr_eq(&self.source, &other.source)
     }
 
-    /// The failure of an operation on this name.
+    /// Returns the failure of an operation on this name.
     pub fn failed(&self, error: &Error) -> Failure {
         Failure::at(self, error)
     }
 
-    /// A name in the directory that `self` names. `dir` is the inode number of this directory.
+    /// Returns a name in the directory that `self` names. `dir` is the inode number of this directory.
     pub fn below(&self, dir: InodeNo, name: &[u8]) -> Self {
         let (source, path) = (Rc::clone(&self.source), join(&self.path, name));
         Self { source, dir, name: name.to_vec(), path }
     }
 
-    /// The name at a path. A relative path begins in the directory that contains this name, like the target of a symbolic link.
+    /// Returns the name at a path. A relative path begins in the directory that contains this name, like the target of a symbolic link.
     pub fn beside(&self, path: &[u8]) -> Result<Self, Failure> {
         let path = match path.first() {
             Some(b'/') => path.to_vec(),
@@ -242,17 +242,17 @@ impl Name {
         Self::of(Rc::clone(&self.source), &path)
     }
 
-    /// The failure of a refused operation.
+    /// Returns the failure of a refused operation.
     pub fn refused(&self, why: impl fmt::Display) -> Failure {
         Failure::new(format!("{self}: {why}"))
     }
 
-    /// The file with this name.
+    /// Returns the file with this name.
     pub fn find(&self, follow: Follow) -> Result<Inode, Failure> {
         self.try_find(follow).map_err(|error| self.failed(&error))
     }
 
-    /// The file with this name. `None` if the file does not exist.
+    /// Returns the file with this name, or `None` if the file does not exist.
     pub fn look(&self, follow: Follow) -> Result<Option<Inode>, Failure> {
         self.try_look(follow).map_err(|error| self.failed(&error))
     }
@@ -265,7 +265,7 @@ impl Name {
         }
     }
 
-    /// Refuses to create a file other than a directory under a name that ends with a slash. The error is the error of the kernel.
+    /// Refuses to create a file other than a directory under a name that ends with a slash. The error is that of the kernel.
     pub fn check_new_file(&self) -> Result<(), Failure> {
         if !self.wants_directory() {
             return Ok(());
@@ -286,7 +286,7 @@ impl Name {
         }
     }
 
-    /// The location and the path, quoted as `cp -v` and other programs of coreutils quote a name in their messages.
+    /// Returns the location and the path, quoted as `cp -v` and other programs of coreutils quote a name in their messages.
     pub fn quoted(&self) -> String {
         let volume = self.source.location().to_string();
         quoted(&[volume.as_bytes(), b":", &self.path].concat())
@@ -335,19 +335,19 @@ impl Found {
         self.inode.file_type() == FileType::Directory
     }
 
-    /// The file that a symbolic link leads to. `None` if `self` is not a symbolic link, or if the target does not exist.
+    /// Returns the file to which a symbolic link points, or `None` if `self` is not a symbolic link or the target does not exist.
     pub fn link_leads_to(&self) -> Option<InodeNo> {
         let link = self.inode.file_type() == FileType::Symlink;
         let target = || self.fs().resolve(self.name.path(), Follow::All).ok();
         link.then(target)?.map(|inode| inode.number())
     }
 
-    /// A name in this directory.
+    /// Returns a name in this directory.
     pub fn child(&self, name: &[u8]) -> Name {
         self.name.below(self.number(), name)
     }
 
-    /// The failure of an operation on the file `self`.
+    /// Returns the failure of an operation on the file `self`.
     pub fn failed(&self, error: &Error) -> Failure {
         self.name.failed(error)
     }

@@ -28,7 +28,7 @@ struct Level {
     failed: bool,
 }
 
-/// Visits a file and, if it is a directory, everything below it. Symbolic links are visited, but not followed. A failure is reported, and
+/// Visits a file and, if it is a directory, everything below it. Symbolic links are visited but not followed. A failure is reported, and
 /// the walk continues. Returns whether there was no failure.
 ///
 /// The walk does not recurse, because the depth of a volume's tree has no limit.
@@ -122,8 +122,8 @@ pub(crate) fn walk_until(
     }
 }
 
-/// The entries of a directory, and whether all entries were read. If the volume is open only for reading, damaged blocks of the directory
-/// are reported, and the entries of all other blocks are returned.
+/// Returns the entries of a directory, and whether all entries were read. If the volume is open only for reading, damaged blocks of the
+/// directory are reported, and the entries of all other blocks are returned.
 fn entries(
     dir: &Found,
     seen: &mut HashSet<InodeNo>,

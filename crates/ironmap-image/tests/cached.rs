@@ -1,4 +1,4 @@
-//! A volume with two kinds of writes: direct writes, and writes through the page cache.
+//! Tests a volume with two kinds of writes: direct writes, and writes through the page cache.
 
 use std::process::Command;
 
@@ -24,8 +24,8 @@ impl Random {
     }
 }
 
-/// Each read of a file sees all earlier writes of the file. The reads and writes are direct, or use the page cache. The blocks have the
-/// size of a page, or are shorter. After the volume is closed, debugfs reads the same content, and e2fsck finds nothing.
+/// Each read of a file sees all earlier writes of the file. The reads and writes are direct, or use the page cache. The block size is the
+/// page size, or smaller. After the volume is closed, debugfs reads the same content, and e2fsck finds nothing.
 #[test]
 fn direct_and_cached_requests_see_each_other() {
     for block_size in [1024, 4096] {

@@ -40,8 +40,8 @@ fn run(command: &mut Command) -> (bool, String) {
     (output.status.success(), String::from_utf8(text).unwrap())
 }
 
-/// One reader reads all sources. One message is printed for each source that cannot be read, and for each source whose name an earlier
-/// source has. The messages have the order of the sources. All other sources are copied, as by `cp -a`.
+/// One reader reads all sources. One message is printed for each source that cannot be read, and for each source with the same name as an
+/// earlier source. The messages are in the order of the sources. All other sources are copied as by `cp -a`.
 #[test]
 fn several_sources_are_copied_as_by_cp() {
     let dir = tempfile::tempdir().unwrap();
@@ -125,7 +125,7 @@ impl Caller for Rival {
     }
 }
 
-/// A build locks an existing image before it extends the image. It keeps the lock until the end of the copy, also between the steps.
+/// A build locks an existing image before it extends the image, and keeps the lock until the end of the copy, including between the steps.
 #[test]
 fn an_image_is_locked_between_the_steps_of_a_build() {
     let dir = tempfile::tempdir().unwrap();
@@ -144,7 +144,7 @@ fn an_image_is_locked_between_the_steps_of_a_build() {
     Image::open(&image).unwrap().resize(ironmap::NewSize::Minimum).unwrap();
 }
 
-/// Replaces an image, at the open of a volume, with a copy of the image.
+/// Replaces an image, when a volume is opened, with a copy of the image.
 struct Replacer(std::path::PathBuf);
 
 impl Caller for Replacer {
@@ -169,7 +169,8 @@ impl Caller for Replacer {
     }
 }
 
-/// The lock of an image is on one file. If another file gets the name of the image, the later steps fail and do not write to this file.
+/// The lock of an image applies to one file. If another file gets the name of the image, the later steps fail and do not write to this
+/// file.
 #[test]
 fn a_file_that_replaces_a_held_image_is_not_written() {
     let dir = tempfile::tempdir().unwrap();
@@ -187,7 +188,7 @@ fn a_file_that_replaces_a_held_image_is_not_written() {
     assert!(failure.to_string().contains("replaced by another file"), "{failure}");
     assert!(fs::read(&image).unwrap() == fs::read(dir.path().join("disk.before")).unwrap());
 
-    // The steps that change the length of an image, and an open of the device.
+    // These steps change the length of an image, and open the device.
     let messages = context(Box::<Messages>::default());
     let held = messages.hold(&location).unwrap();
     let other = dir.path().join("other.img");

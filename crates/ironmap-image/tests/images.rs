@@ -29,7 +29,7 @@ fn run(name: &str, args: &[&str]) -> String {
     stdout.into_owned()
 }
 
-/// The output of one command of debugfs.
+/// Returns the output of one command of debugfs.
 fn debugfs(image: &Path, command: &str) -> String {
     run("debugfs", &["-R", command, text(image)])
 }
@@ -38,14 +38,14 @@ fn text(path: &Path) -> &str {
     path.to_str().unwrap()
 }
 
-/// Asserts that e2fsck and the check of this library find no fault.
+/// Asserts that neither e2fsck nor the check of this library finds a fault.
 fn assert_clean(image: &Path) {
     run("e2fsck", &["-fn", text(image)]);
     let checked = Image::open(image).unwrap().check().unwrap();
     assert!(checked.is_clean(), "{:?}", checked.findings);
 }
 
-/// A tree with a large file, a hole, a hard link, a symbolic link, modes and an empty directory.
+/// Makes a tree with a large file, a hole, a hard link, a symbolic link, modes and an empty directory.
 fn make_tree(dir: &Path) -> PathBuf {
     let tree = dir.join("tree");
     fs::create_dir_all(tree.join("etc/empty")).unwrap();
@@ -132,7 +132,7 @@ fn all_sources_are_in_the_volume_and_later_sources_replace_files() {
     assert_eq!(debugfs(&image, "cat /secret"), "of the volume");
 }
 
-/// The same sources and options give the same bytes, for each way in which an image gets its size.
+/// The same sources and options produce the same bytes, for each way in which an image gets its size.
 #[test]
 fn the_same_sources_give_the_same_bytes() {
     let dir = tempfile::tempdir().unwrap();
@@ -153,8 +153,8 @@ fn the_same_sources_give_the_same_bytes() {
     assert!(shrunk < fitted && shrunk < 12 * MIB, "{shrunk} {fitted}");
 }
 
-/// The test builds, grows and shrinks an image. The tree that is then extracted from the image equals its source. The smallest size is at
-/// most the smallest size that resize2fs finds.
+/// The test builds, grows and shrinks an image. The tree that is then extracted from the image equals its source. The smallest size does
+/// not exceed the smallest size that resize2fs finds.
 #[test]
 fn an_image_is_extracted_and_resized() {
     let dir = tempfile::tempdir().unwrap();
@@ -264,8 +264,8 @@ impl Bar for Counts {
     fn finish(&self) {}
 }
 
-/// At the end of a build, the numbers of copied files and bytes that the progress reports equal the totals. The options of the file system
-/// are used, and no message is printed.
+/// At the end of a build, the numbers of copied files and bytes that the progress reports are equal to the totals. The options of the file
+/// system are used, and no message is printed.
 #[test]
 fn progress_and_messages_reach_the_callbacks() {
     let dir = tempfile::tempdir().unwrap();

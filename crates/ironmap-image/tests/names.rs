@@ -1,4 +1,4 @@
-//! The tests build images under names that other programs use at the same time, and under names at the limits of the host.
+//! Tests that build images under names that other programs use at the same time, and under names at the limits of the host.
 
 use std::collections::BTreeSet;
 use std::fs;
@@ -10,14 +10,14 @@ use ironmap_image::progress::{Bar, Total};
 use ironmap_image::{Failure, Image};
 
 const MIB: u64 = 1 << 20;
-/// `PATH_MAX` of Linux, with the zero at the end.
+/// `PATH_MAX` of Linux, including the terminating zero.
 const PATH_MAX: usize = 4096;
 const NAME_MAX: usize = 255;
 
 /// The ways in which an image gets its size.
 const SIZES: [fn(Image) -> Image; 3] = [|image| image.size(16 * MIB), Image::fit, Image::shrink];
 
-/// A directory with one file, which has this content.
+/// Makes a directory with one file, which has this content.
 fn tree(dir: &Path, content: &str) -> PathBuf {
     let tree = dir.join(content);
     fs::create_dir(&tree).unwrap();
@@ -30,7 +30,7 @@ fn names(dir: &Path) -> BTreeSet<String> {
     names.map(|entry| entry.unwrap().file_name().into_string().unwrap()).collect()
 }
 
-/// e2fsck finds nothing, and the file has this content.
+/// Asserts that e2fsck finds nothing, and that the file has this content.
 fn assert_whole(image: &Path, contents: &[&str]) {
     let path = format!("{}:/usr/sbin:/sbin", std::env::var("PATH").unwrap_or_default());
     let checked = Command::new("e2fsck").arg("-fn").arg(image).env("PATH", path).output().unwrap();
@@ -77,8 +77,8 @@ fn a_file_that_is_renamed_over_the_image_stays() {
     }
 }
 
-/// After two builds of one path at the same time, the path leads to one complete image, and no other file remains. A build that fails
-/// reports the reason.
+/// After two builds of one path at the same time, the path names one complete image, and no other file remains. A build that fails reports
+/// the reason.
 #[test]
 fn two_builds_of_one_path_leave_one_whole_image() {
     for sized in SIZES {

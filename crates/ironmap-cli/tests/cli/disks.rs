@@ -301,7 +301,7 @@ fn a_call_that_fails_leaves_nothing() {
         (&["-p", "root:2M:files=tree"], 1, "partition 1 (root-x86-64): "),
         (&["-p", "root:8M:files=none"], 1, "none: No such file or directory"),
         (&["-p", "esp:64M:files=efi"], 1, "efi/link: FAT stores only files and directories"),
-        (&["-p", "esp:64M:files=twins"], 1, "only in its case"),
+        (&["-p", "esp:64M:files=twins"], 1, "only in case"),
         (&["-p", "esp:64M:files=badname"], 1, "a:b: the name contains a character"),
         (&["-p", "swap:16M:fs-label=a label that is too long"], 2, "is longer than 16 bytes"),
         (&["-p", "esp:64M:fs-label=ümlaut"], 2, "is not possible: a FAT label"),
@@ -476,7 +476,7 @@ fn a_disk_with_a_partition_that_is_too_small_keeps_every_byte() {
     for (part, reason) in [
         ("root:8K:fs=ext4", "too small"),
         ("root:12K:fs=ext4", "too small"),
-        ("swap:8K", "a swap area has at least 40K"),
+        ("swap:8K", "a swap area needs at least 40K"),
         ("esp:4K", ""),
     ] {
         fs::write(&disk, &old).unwrap();

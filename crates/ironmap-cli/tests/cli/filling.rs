@@ -150,7 +150,7 @@ fn an_image_is_no_source_of_its_own() {
         let output = bench.run(args);
         assert_eq!(output.status.code(), Some(0), "{}", text(&output.stderr));
         let note = format!(
-            "note: {image}: the file is the volume that is being written, so the file is not copied"
+            "note: {image}: the file is the volume that is being written, so it is not copied"
         );
         assert!(text(&output.stderr).contains(&note), "{}", text(&output.stderr));
         assert_eq!(names(&bench, image, "/"), ["file"]);

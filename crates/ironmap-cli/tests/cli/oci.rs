@@ -313,10 +313,7 @@ fn an_archive_of_images_is_applied() {
     let mut mkfs = bench.command();
     mkfs.args(["mkfs", "-q", "--oci", "-d", "-", "image"]);
     let output = mkfs.stdin(fs::File::open(bench.path("saved.tar.gz")).unwrap()).output().unwrap();
-    assert!(
-        text(&output.stderr).contains("give the archive as an uncompressed file"),
-        "{output:?}"
-    );
+    assert!(text(&output.stderr).contains("use an uncompressed file of the archive"), "{output:?}");
     let mut other = image.clone();
     other["digest"] = format!("sha256:{}", "0".repeat(64)).into();
     index(&bench.path("layout"), &[image, other]);

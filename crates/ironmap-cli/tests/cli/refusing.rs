@@ -152,7 +152,7 @@ fn paths_that_lead_nowhere_are_named() {
             case(&["cat", &at("/dangling")], 1, "(ENOENT)"),
             case(&["cat", &at("/line\nbroken")], 1, "/line\\nbroken: "),
             case(&["map", &at("/missing")], 1, "(ENOENT)"),
-            case(&["cp", &at("/dir"), "copy"], 1, "-r is not given (EISDIR)"),
+            case(&["cp", &at("/dir"), "copy"], 1, "the option -r is missing (EISDIR)"),
             case(&["cp", &at("/missing"), "copy"], 1, "(ENOENT)"),
             case(&["cp", &at("/small"), "no/such/dir"], 1, "no/such: No such file or directory"),
             case(&["cp", &at("/small"), "copy/"], 1, "copy/: is not a directory (ENOTDIR)"),

@@ -107,7 +107,7 @@ fn a_tree_is_appended_to_its_data() {
         let after = fs::read(bench.path("data")).unwrap();
         assert!(after[..data.len()] == data);
         let again = bench.run(["verity", "make", "data"]);
-        let says = format!("there is a hash tree at byte {offset} already");
+        let says = format!("there is already a hash tree at byte {offset}");
         assert!(text(&again.stderr).contains(&says), "{}", text(&again.stderr));
         assert!(fs::read(bench.path("data")).unwrap() == after);
     }
@@ -125,7 +125,7 @@ fn impossible_trees_are_refused() {
     for (args, says) in [
         (&["make", "odd"][..], "4608 bytes are not a multiple of the data block size"),
         (&["make", "data", "volume"], "-F overwrites it"),
-        (&["make", "volume@0+1M"], "name a HASH for the tree"),
+        (&["make", "volume@0+1M"], "name a HASH location for the tree"),
         (&["make", "--salt", "0", "data", "new"], "is not an even number of hexadecimal digits"),
         (&["make", "--hash-block-size", "3000", "data", "new"], "must be a power of two"),
         (&["make", "missing", "new"], "No such file"),

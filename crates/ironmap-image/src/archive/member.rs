@@ -29,13 +29,13 @@ pub(crate) struct Archive {
     ended: bool,
 }
 
-/// A member of an archive. The archive contains the ranges of `data` in their order. The rest of the member's content is holes.
+/// A member of an archive. The archive contains the ranges in `data`, in their order. The rest of the member's content is holes.
 pub(crate) struct Member {
     /// The path from the root, without `.` and `..`, and without a slash at the beginning or end. Empty for the root.
     pub(crate) path: Vec<u8>,
     /// The attributes from the archive.
     pub(crate) stat: Stat,
-    /// For a hard link, the normalised path of the member that the link leads to.
+    /// For a hard link, the normalised path of the member to which the link points.
     pub(crate) link: Option<Vec<u8>>,
     /// The target of a symbolic link.
     pub(crate) target: Option<Vec<u8>>,
@@ -147,7 +147,7 @@ impl Archive {
         loop {
             let block = self.block()?;
             if block == [0; BLOCK as usize] {
-                // The format requires two empty blocks. A single empty block is accepted, as GNU tar accepts it.
+                // The format requires two empty blocks. Like GNU tar, this code accepts a single empty block.
                 self.ended = true;
                 self.drain()?;
                 return Ok(None);
@@ -173,7 +173,7 @@ impl Archive {
                     self.global.add(&records)?;
                     own.add(&records)?;
                 }
-                // Skips the label of a volume, and access control lists of Solaris.
+                // This code skips the label of a volume, and access control lists of Solaris.
                 kind if matches!(kind.as_byte(), b'V' | b'A') => {
                     let size = number(header.entry_size(), &header.as_old().size)?;
                     self.skip(padded(size).ok_or("a size is too large")?)?;
@@ -187,13 +187,13 @@ impl Archive {
         }
     }
 
-    /// The member that the last header and the headers before it describe.
+    /// Returns the member that the last header and the headers before it describe.
     fn member(&mut self, header: &Header, mut own: Overrides) -> Result<Member, Wrong> {
         let path = own.path.take().unwrap_or_else(|| header.path_bytes().into_owned());
         let kind = kind_of(header, &path)?;
         let again = header.entry_type().as_byte() == b'1';
         let place = normal(&path);
-        // An empty path is the root. If the member is not a directory, it would replace the root with all content of the volume.
+        // An empty path is the root. If the member were not a directory, it would replace the root with all content of the volume.
         if place.is_empty() && (again || kind != FileType::Directory) {
             let path = String::from_utf8_lossy(&path);
             return Err(Wrong::Format(format!("{path} is the root, but not a directory")));
@@ -224,8 +224,8 @@ impl Archive {
         Ok(Member { path: place, stat, link, target, xattrs, access_list, data })
     }
 
-    /// The size of a member, and the ranges of its content that the archive contains. The next bytes of the archive are the content of
-    /// these ranges.
+    /// Returns the size of a member, and the ranges of its content that the archive contains. The next bytes of the archive are the content
+    /// of these ranges.
     fn ranges(
         &mut self,
         header: &Header,
@@ -237,7 +237,7 @@ impl Archive {
             Some(size) => size,
             None => number(header.entry_size(), &header.as_old().size)?,
         };
-        // A hard link or a device has no content, even if its header has a size. The content of a directory is skipped.
+        // A hard link or a device has no content, even if its header has a size. This code skips the content of a directory.
         let follows = !again && matches!(kind, FileType::Regular | FileType::Directory);
         self.content = if follows { size } else { 0 };
         self.padding = padded(self.content).ok_or("a size is too large")? - self.content;
@@ -258,7 +258,7 @@ impl Archive {
         Ok((whole, data))
     }
 
-    /// The map of GNU tar's old sparse format. The map is in the header, and in the blocks after the header.
+    /// Reads the map of GNU tar's old sparse format from the header, and from the blocks after the header.
     fn old_map(&mut self, header: &Header) -> Result<Vec<(u64, u64)>, Wrong> {
         let gnu = header.as_gnu().ok_or("a sparse file has a header of another format")?;
         let (mut map, mut more) = (Vec::new(), gnu.is_extended());
@@ -289,7 +289,7 @@ impl Archive {
         })
     }
 
-    /// A long name of GNU tar, which is stored as the content of a separate member.
+    /// Reads a long name of GNU tar, which is stored as the content of a separate member.
     fn long_name(&mut self, header: &Header) -> Result<Vec<u8>, Wrong> {
         let mut name = self.headers(header)?;
         let end = name.iter().position(|byte| *byte == 0).unwrap_or(name.len());
@@ -297,7 +297,7 @@ impl Archive {
         Ok(name)
     }
 
-    /// The content of an extended header, or of a long name, before a member.
+    /// Reads the content of an extended header, or of a long name, before a member.
     fn headers(&mut self, header: &Header) -> Result<Vec<u8>, Wrong> {
         let size = number(header.entry_size(), &header.as_old().size)?;
         if size > HEADERS_MAX {
@@ -347,7 +347,7 @@ impl Archive {
     }
 }
 
-/// The type of a member with this path.
+/// Returns the type of a member with this path.
 fn kind_of(header: &Header, path: &[u8]) -> Result<FileType, Wrong> {
     Ok(match header.entry_type().as_byte() {
         0 | b'0' if path.ends_with(b"/") => FileType::Directory,
@@ -364,7 +364,7 @@ fn kind_of(header: &Header, path: &[u8]) -> Result<FileType, Wrong> {
     })
 }
 
-/// The major and minor number of a device. `None` for any other type.
+/// Returns the major and minor number of a device, or `None` for any other type.
 fn device_of(header: &Header, kind: FileType, path: &[u8]) -> Result<Option<(u32, u32)>, Wrong> {
     if !matches!(kind, FileType::CharDevice | FileType::BlockDevice) {
         return Ok(None);
@@ -391,7 +391,7 @@ fn stat_of(header: &Header, kind: FileType, own: &Overrides) -> Result<Stat, Wro
         Some(time) => time,
         None => Timestamp { seconds: number(header.mtime(), &old.mtime)? as i64, nanoseconds: 0 },
     };
-    // In Linux, symbolic links have all permissions, so the mode in the archive is ignored.
+    // In Linux, symbolic links have all permissions, so this code ignores the mode in the archive.
     let mode = match kind {
         FileType::Symlink => 0o777,
         _ => number(header.mode().map(u64::from), &old.mode)? as u32 & 0o7777,
@@ -407,7 +407,7 @@ fn stat_of(header: &Header, kind: FileType, own: &Overrides) -> Result<Stat, Wro
         .changed(modified))
 }
 
-/// Whether a header's checksum is right. Some old programs summed the bytes as signed numbers.
+/// Whether the checksum of a header is correct. Some old programs summed the bytes as signed numbers.
 fn has_checksum(header: &Header) -> bool {
     let bytes = header.as_bytes();
     let others = || bytes[..148].iter().chain(&bytes[156..]);
@@ -418,7 +418,7 @@ fn has_checksum(header: &Header) -> bool {
     written.is_ok_and(|sum| sum == unsigned || sum == signed)
 }
 
-/// The number in a field. An empty field is 0.
+/// Returns the number in a field. An empty field is 0.
 fn number(field: io::Result<u64>, raw: &[u8]) -> Result<u64, Wrong> {
     if raw.iter().all(|byte| matches!(byte, 0 | b' ')) {
         return Ok(0);
@@ -431,13 +431,13 @@ pub(crate) fn is_device_number((major, minor): (u32, u32)) -> bool {
     major < 1 << 12 && minor < 1 << 20
 }
 
-/// A length rounded up to whole blocks.
+/// Rounds a length up to whole blocks.
 fn padded(len: u64) -> Option<u64> {
     len.checked_next_multiple_of(BLOCK)
 }
 
-/// Normalises a path: removes `.` components, slashes at the beginning and at the end, and repeated slashes. `..` leads up, but never above
-/// the root.
+/// Normalises a path: removes `.` components, slashes at the beginning and at the end, and repeated slashes. `..` refers to the parent, but
+/// never leads above the root.
 pub(crate) fn normal(path: &[u8]) -> Vec<u8> {
     let mut names: Vec<&[u8]> = Vec::new();
     for name in path.split(|byte| *byte == b'/') {

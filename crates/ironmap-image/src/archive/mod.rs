@@ -1,4 +1,4 @@
-//! Reads tar archives: a stream of members, which is read once from the beginning to the end, with bounded memory.
+//! Reads tar archives. An archive is a stream of members, which is read once from the beginning to the end, with bounded memory.
 //!
 //! The supported formats are those of POSIX (ustar, pax), of GNU tar, and of Unix V7. An archive may be compressed by gzip or zstd.
 

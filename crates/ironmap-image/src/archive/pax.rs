@@ -23,7 +23,7 @@ pub(super) struct Overrides {
 pub(super) struct Sparse {
     /// The real path. If it is set, `path` is only a placeholder for programs that cannot read sparse files.
     pub(super) name: Option<Vec<u8>>,
-    /// The major version of the format. In version 1.0, the map is before the content.
+    /// The major version of the format. In version 1.0, the map precedes the content.
     pub(super) major: Option<u32>,
     pub(super) size: Option<u64>,
     /// The offset and length of each range that is not a hole.
@@ -44,7 +44,7 @@ fn parsed<T: std::str::FromStr>(value: &[u8], wrong: Wrong) -> Result<Option<T>,
     text.parse().map(Some).map_err(|_| wrong)
 }
 
-/// The bytes of a value. An empty value removes an earlier value.
+/// Returns the bytes of a value. An empty value removes an earlier value.
 fn bytes(value: &[u8]) -> Option<Vec<u8>> {
     (!value.is_empty()).then(|| value.to_vec())
 }

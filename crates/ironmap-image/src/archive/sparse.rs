@@ -7,8 +7,8 @@ pub(super) const MOST: usize = 1 << 20;
 /// The block size of an archive, in bytes.
 const BLOCK: usize = 512;
 
-/// Checks a map, and returns the ranges that are not empty. The ranges must be in order and within the file, and their total length must be
-/// that of the content.
+/// Checks a map, and returns its non-empty ranges. The ranges must be in order and within the file, and their total length must be that of
+/// the content.
 pub(super) fn checked(
     map: &[(u64, u64)],
     size: u64,
@@ -30,8 +30,8 @@ pub(super) fn checked(
     Ok(ranges)
 }
 
-/// Reads the map that is stored before the content. The map fills blocks of 512 bytes with decimal numbers, one on each line. The first
-/// number is the number of ranges. `block` returns the next block.
+/// Reads the map that is stored before the content. The map fills blocks of 512 bytes with decimal numbers, one per line. The first number
+/// is the number of ranges. `block` returns the next block.
 pub(super) fn in_front<E: From<Wrong>>(
     mut block: impl FnMut() -> Result<[u8; 512], E>,
 ) -> Result<Vec<(u64, u64)>, E> {
@@ -97,7 +97,7 @@ impl Written {
         &self.ranges
     }
 
-    /// The map that is written before the content, padded to blocks. `None` if the omission of the holes would save no space.
+    /// Returns the map that is written before the content, padded to blocks. Returns `None` if omitting the holes would save no space.
     pub(crate) fn map(&self, size: u64) -> Option<Vec<u8>> {
         let end = self.ranges.last().map_or(0, |(start, len)| start + len);
         // If the file ends with a hole, the last entry is the size of the file. GNU tar truncates the file to this size.

@@ -35,7 +35,7 @@ pub(super) enum Stream {
 }
 
 impl Stream {
-    /// Skips `len` bytes, or fewer if the stream ends before that. Returns the number of skipped bytes.
+    /// Skips `len` bytes, or fewer if the stream ends earlier. Returns the number of skipped bytes.
     pub(super) fn skip(&mut self, len: u64) -> io::Result<u64> {
         match self {
             Self::Plain(source) => {
@@ -83,8 +83,8 @@ fn is_skipped_frame(head: &[u8]) -> bool {
 }
 
 fn unpacked(mut source: BufReader<impl Read + Send + 'static>) -> io::Result<Box<dyn Read + Send>> {
-    // A read from a pipe may be short, so reads are repeated until the first block is complete. A file shorter than a block is not a tar
-    // archive.
+    // A read from a pipe may be short, so this code repeats reads until the first block is complete. A file shorter than a block is not a
+    // tar archive.
     let mut head = Vec::new();
     (&mut source).take(512).read_to_end(&mut head)?;
     let begins = |magic: &[u8]| head.starts_with(magic);
@@ -126,7 +126,7 @@ impl Input {
         let kind = file.metadata().map(|found| found.file_type());
         let ends = kind.is_ok_and(|kind| kind.is_file() || kind.is_block_device());
         let end = ends.then(|| file.seek(SeekFrom::End(0)).ok()).flatten();
-        // Files of /proc report a size of 0, so this size does not limit the reads.
+        // Files of /proc report a size of 0, so this size must not limit the reads.
         let end = end.filter(|end| *end > 0 && file.seek(SeekFrom::Start(at)).is_ok());
         Self { file, waits: None, is_shared: false, at, end }
     }
@@ -202,10 +202,9 @@ impl Read for Input {
     }
 }
 
-/// Reads the members of a gzip file in order. Zeros after the last member are ignored, as gzip(1) ignores them, because tapes pad their
-/// blocks with zeros.
+/// Reads the members of a gzip file in order. Like gzip(1), ignores zeros after the last member, because tapes pad their blocks with zeros.
 struct Gzip<R> {
-    /// The decoder of the present member. It is `None` only during a read.
+    /// The decoder of the current member. It is `None` only during a read.
     decoder: Option<GzDecoder<R>>,
 }
 
@@ -248,7 +247,7 @@ fn has_member(source: &mut impl BufRead) -> io::Result<bool> {
 /// The error for bytes after the end of a complete stream.
 fn trailing(format: &str, part: &str) -> io::Error {
     io::Error::other(format!(
-        "{format}: trailing bytes follow the last {part}: remove these bytes, or give the output of {format} -dc"
+        "{format}: trailing bytes follow the last {part}: remove these bytes, or use the output of {format} -dc"
     ))
 }
 
@@ -277,7 +276,7 @@ impl<R: BufRead> Read for Zstd<R> {
 }
 
 impl<R: BufRead> Zstd<R> {
-    /// Ends a frame, and begins the next frame if another frame follows.
+    /// Ends a frame, and begins the next frame if there is one.
     fn next_frame(&mut self) -> io::Result<bool> {
         let Self { source, decoder } = self;
         if let Some(written) = decoder.get_checksum_from_data()
@@ -337,8 +336,7 @@ mod tests {
         assert!(read(all[..all.len() - 1].to_vec()).is_err());
     }
 
-    /// If any bytes follow a complete stream, the error names trailing bytes. The error for a truncated stream does not name trailing
-    /// bytes.
+    /// If any bytes follow a complete stream, the error mentions trailing bytes. The error for a truncated stream does not mention them.
     #[test]
     fn trailing_bytes_are_no_truncation() {
         let level = flate2::Compression::fast();

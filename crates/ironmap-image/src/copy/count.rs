@@ -20,7 +20,7 @@ use crate::target::{Subject, Target};
 use crate::volumes::Volumes;
 
 /// Starts the progress display. A thread counts the files during the copy. With `links`, further names of a file are copied as hard links,
-/// so they have no content to count.
+/// so they add no content to the count.
 pub(super) fn start(
     options: &CopyOptions,
     volumes: &mut Volumes,
@@ -44,7 +44,7 @@ pub(crate) enum Tree {
 }
 
 impl Tree {
-    /// The trees that a command line names. `None` if a source has no size (standard input), or if a source cannot be opened.
+    /// Returns the trees that a command line names, or `None` if a source has no size (standard input) or cannot be opened.
     fn of_all(options: &CopyOptions, volumes: &mut Volumes) -> Option<Vec<Self>> {
         let follow = options.follow;
         let tree = |source: &Subject| match source {
@@ -55,7 +55,7 @@ impl Tree {
         options.sources.iter().map(tree).collect()
     }
 
-    /// A failure is not reported here, because the copy fails in the same way and reports the failure.
+    /// This code does not report a failure, because the copy fails in the same way and reports it.
     fn of_volume(target: &Target, follow: Follow, volumes: &mut Volumes) -> Option<Self> {
         let found = volumes.file(target, follow).ok()?;
         Some(Self::Volume(Arc::clone(found.name.fs()), found.number()))
@@ -74,7 +74,7 @@ pub(crate) struct Counted {
 }
 
 impl Counted {
-    /// Counts all files. `None` if a tree cannot be read, a file has no size, or `stopped` is true.
+    /// Counts all files. Returns `None` if a tree cannot be read, a file has no size, or `stopped` returns true.
     pub(crate) fn count(&self, trees: &[Tree], stopped: &dyn Fn() -> bool) -> Option<Total> {
         let (mut total, mut seen) = (Total::default(), HashSet::new());
         for tree in trees {
@@ -149,7 +149,7 @@ impl Counted {
     }
 }
 
-/// The type of a file of the host. All special files count as FIFOs.
+/// Returns the type of a file of the host. All special files count as FIFOs.
 pub(super) fn file_type(kind: HostType) -> FileType {
     if kind.is_dir() {
         FileType::Directory

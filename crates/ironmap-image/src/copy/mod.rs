@@ -21,7 +21,7 @@ pub struct CopyOptions {
     pub sources: Vec<Subject>,
     /// Whether directories are copied with everything below them, and special files are copied as special files.
     pub recurses: bool,
-    /// Whether a symbolic link that the user named is followed, or is copied as a link.
+    /// Whether a symbolic link that the user named is followed or copied as a link.
     pub follow: Follow,
     /// The attributes that a copy into a volume keeps. A copy out of a volume keeps everything that the host can store.
     pub keep: Keep,
@@ -37,7 +37,7 @@ impl CopyOptions {
     /// Refuses to copy a directory without `-r`.
     fn check_kind(&self, source: impl Display, kind: FileType) -> Result<(), Failure> {
         if kind == FileType::Directory && !self.recurses {
-            let what = "is a directory, and -r is not given (EISDIR)";
+            let what = "is a directory, and the option -r is missing (EISDIR)";
             return Err(Failure::new(format!("{source}: {what}")));
         }
         Ok(())
@@ -54,10 +54,10 @@ impl CopyOptions {
         if self.recurses {
             return Ok(());
         }
-        Err(Failure::new(format!("{source}: is {kind}, and has no content: copy it with -r")))
+        Err(Failure::new(format!("{source}: is {kind} and has no content: copy it with -r")))
     }
 
-    /// Whether DEST must be a directory. `Some(false)`: DEST is always the name of the copy, even if a directory has this name.
+    /// Whether DEST must be a directory. `Some(false)` means that DEST is always the name of the copy, even if a directory has this name.
     fn directory(&self) -> Result<Option<bool>, Failure> {
         let several = self.sources.len() > 1;
         if self.no_target_directory && several {

@@ -1,7 +1,7 @@
 //! Makes the disk that a [`Disk`] describes.
 //!
-//! The build has three steps. First, the sizes of all partitions are determined. Second, the ext4 volumes are made. The disk is opened and
-//! closed for each of them. Third, the disk is opened once more for the other contents, and at the end for the partition table. So an
+//! The build has three steps. First, the sizes of all partitions are determined. Second, the ext4 volumes are made; the disk is opened and
+//! closed for each of them. Third, the disk is opened once more for the other contents, and finally for the partition table. So an
 //! incomplete disk has no table.
 
 use std::ops::Range;
@@ -26,16 +26,16 @@ use crate::report::Report;
 use crate::room::Overwrite;
 use crate::spared::Spared;
 
-/// The number of bytes at the beginning and at the end of a device, and of each partition, that are overwritten with zeros. Signatures of
-/// older content are in these bytes.
+/// The number of bytes at the beginning and at the end of a device, and of each partition, that are overwritten with zeros, because these
+/// bytes contain the signatures of older content.
 const WIPED: u64 = 1 << 20;
-/// The maximum number of UTF-16 units in a partition's name, and the maximum number of partitions of a GPT.
+/// The maximum length of a partition's name in UTF-16 code units, and the maximum number of partitions of a GPT.
 const MAX_LABEL: usize = 36;
 const MAX_PARTS: usize = 128;
 /// The bit in a partition's attributes that requests a read-only mount.
 const READ_ONLY: u64 = 1 << 60;
 
-/// The content of a partition, after its size is known.
+/// The content of a partition whose size is known.
 pub(super) enum Ready {
     Nothing,
     Volume(Box<Image>),
@@ -64,7 +64,7 @@ pub(super) struct Scratch(pub(super) PathBuf);
 
 impl Drop for Scratch {
     fn drop(&mut self) {
-        // An error is ignored, because a destructor cannot report it. The file may not have been made.
+        // The code ignores an error, because a destructor cannot report it. The file may never have been made.
         let _ = std::fs::remove_file(&self.0);
     }
 }
@@ -134,7 +134,7 @@ pub(super) fn build(
 }
 
 impl Job<'_> {
-    /// Checks the names of the partitions, their number, and their contents. This happens before the old content of a device is destroyed.
+    /// Checks the names of the partitions, their number, and their contents, before the old content of a device is destroyed.
     fn check(&self, disk: &Disk, ready: &[Ready], ranges: &[Range<u64>]) -> Result<(), Failure> {
         for (index, part) in disk.parts.iter().enumerate() {
             let units = part.label.encode_utf16().count();
@@ -154,7 +154,7 @@ impl Job<'_> {
         Ok(())
     }
 
-    /// Prepares the content of a partition, and returns the size of the partition. `None` stands for the rest of the disk. `lengths` are
+    /// Prepares the content of a partition, and returns the size of the partition, or `None` for the rest of the disk. `lengths` contains
     /// the sizes of the earlier partitions.
     fn prepare(
         &self,
@@ -236,7 +236,7 @@ impl Job<'_> {
         Ok((scratch, len.len().next_multiple_of(UNIT)))
     }
 
-    /// Gives a volume the label and the UUID of its partition.
+    /// Sets the label and the UUID of a volume to those of its partition.
     fn described(&self, part: &DiskPart, index: usize, image: Image) -> Result<Image, Failure> {
         let uuid = match part.fs_uuid {
             Some(uuid) => uuid,
@@ -271,7 +271,7 @@ impl Job<'_> {
             let medium = place.data().medium.clone();
             let location =
                 Location::Plain(Site { medium, part: Part::Range { offset, len: end - offset } });
-            // Each call of `build_with` ends the use of the temporary name, so the name is set again for each volume.
+            // Each call of `build_with` ends the use of the temporary name, so this code sets the name again for each volume.
             if let Some(path) = &self.aside {
                 self.context.make_aside(self.target, path);
             }
@@ -320,7 +320,7 @@ impl Job<'_> {
         opened.map(|opened| opened.device).map_err(|error| Failure::open(&error))
     }
 
-    /// Makes all contents except ext4 volumes, and then the table.
+    /// Makes all contents except ext4 volumes, and finally the table.
     fn rest(
         &self,
         disk: &Disk,
@@ -385,8 +385,8 @@ impl Job<'_> {
     }
 }
 
-/// The index of the data partition that belongs to the hash tree in partition `index`: the last earlier partition of the type that this
-/// tree can verify.
+/// Returns the index of the data partition that belongs to the hash tree in partition `index`: the last earlier partition with the type
+/// that this tree can verify.
 fn data_of(parts: &[DiskPart], index: usize) -> Result<usize, Failure> {
     let wanted = kinds::verified_by(&parts[index].kind);
     let found = parts[..index].iter().rposition(|part| Some(part.kind) == wanted);
@@ -398,7 +398,7 @@ fn data_of(parts: &[DiskPart], index: usize) -> Result<usize, Failure> {
     })
 }
 
-/// Adds a size that is large enough to the failure of a volume that is too small.
+/// Adds a sufficient size to the failure of a volume that is too small.
 fn advise(failure: Failure, part: &DiskPart) -> Failure {
     let Some(small) = failure.too_small() else { return failure };
     let needs = small.needs.bytes;

@@ -17,7 +17,7 @@ use crate::failure::Failure;
 use crate::verity::{self, Parameters};
 
 impl Job<'_> {
-    /// The parameters of a hash tree for data of `len` bytes.
+    /// Returns the parameters of a hash tree for data of `len` bytes.
     pub(super) fn parameters(
         &self,
         part: &DiskPart,
@@ -33,7 +33,7 @@ impl Job<'_> {
         Ok(Parameters { data_block, hash_block, data_blocks: len / 4096, salt, uuid })
     }
 
-    /// Checks that a partition can have its content: checks the label, the size and the sources. The disk is not changed yet.
+    /// Checks that a partition can have its content: checks the label, the size and the sources. Does not change the disk.
     pub(super) fn check_content(
         &self,
         part: &DiskPart,
@@ -57,7 +57,7 @@ impl Job<'_> {
             Ready::Swap => {
                 label_of(part, swap::check_label)?;
                 match len {
-                    ..swap::MIN => Err(Failure::usage("a swap area has at least 40K")),
+                    ..swap::MIN => Err(Failure::usage("a swap area needs at least 40K")),
                     _ => Ok(()),
                 }
             }
@@ -74,7 +74,8 @@ impl Job<'_> {
         }
     }
 
-    /// Makes the content of a partition, for which [`check_content`](Self::check_content) has succeeded. For a hash tree, returns the index of the data and the root hash.
+    /// Makes the content of a partition for which [`check_content`](Self::check_content) has succeeded. For a hash tree, returns the index
+    /// of the data and the root hash.
     pub(super) fn content(
         &self,
         parts: &[DiskPart],
@@ -159,8 +160,8 @@ fn check_ext4_label(label: &str) -> Result<(), String> {
     }
 }
 
-/// The label of the file system: the label that the user gave. If the user gave none, the file system gets the label of the partition, if
-/// it can store that label.
+/// Returns the label of the file system: the label that the user gave or, if there is none, the label of the partition, provided that the
+/// file system can store it.
 fn label_of(
     part: &DiskPart,
     is_possible: impl Fn(&str) -> Result<(), String>,

@@ -18,7 +18,7 @@ impl Ids {
         Self { seed }
     }
 
-    /// 32 bytes for a purpose. With a seed, the same purpose gives the same bytes.
+    /// Returns 32 bytes for a purpose. With a seed, the same purpose produces the same bytes.
     pub(crate) fn bytes(&self, purpose: &str) -> Result<[u8; 32], Failure> {
         if let Some(seed) = &self.seed {
             return Ok(Sha256::digest(format!("ironmap\0{seed}\0{purpose}")).into());
@@ -28,7 +28,7 @@ impl Ids {
         read.map_err(|error| Failure::host("/dev/urandom", error)).map(|()| bytes)
     }
 
-    /// A UUID with the variant of RFC 9562: of version 8 (derived) or version 4 (random).
+    /// Returns a UUID with the variant of RFC 9562, of version 8 (derived) or version 4 (random).
     pub(crate) fn uuid(&self, purpose: &str) -> Result<[u8; 16], Failure> {
         let mut uuid = [0; 16];
         uuid.copy_from_slice(&self.bytes(purpose)?[..16]);

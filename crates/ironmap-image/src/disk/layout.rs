@@ -1,4 +1,4 @@
-//! Determines the positions of the partitions on the disk: one after the other, at multiples of 1 MiB.
+//! Determines the positions of the partitions on the disk: one after another, at multiples of 1 MiB.
 
 use std::ops::Range;
 
@@ -6,24 +6,24 @@ use ironmap::partition::{ALIGNMENT, usable};
 
 use crate::failure::Failure;
 
-/// The lengths of partitions are multiples of this number of bytes, because blocks of file systems and pages of memory have this size.
+/// The lengths of partitions are multiples of this number of bytes, the common size of file-system blocks and memory pages.
 pub(super) const UNIT: u64 = 4096;
 
-/// The size of a disk that has no more space than its partitions need.
+/// Returns the size of a disk that has no more space than its partitions need.
 pub(super) fn smallest_disk(lengths: &[Option<u64>]) -> u64 {
     // The partition table is in the first MiB of the disk, and the backup of the table is in the last MiB.
     aligned(lengths).saturating_add(2 * ALIGNMENT)
 }
 
-/// The sum of the known lengths, each rounded up to the alignment of partitions.
+/// Returns the sum of the known lengths, each rounded up to the alignment of partitions.
 fn aligned(lengths: &[Option<u64>]) -> u64 {
     let lengths = lengths.iter().flatten();
     let lengths = lengths.map(|len| len.checked_next_multiple_of(ALIGNMENT).unwrap_or(u64::MAX));
     lengths.fold(0, u64::saturating_add)
 }
 
-/// The range of each partition on a disk of `size` bytes. A length of `None` stands for the rest of the disk. At most one partition may
-/// have this length.
+/// Returns the range of each partition on a disk of `size` bytes. A length of `None` stands for the rest of the disk. At most one partition
+/// may have this length.
 ///
 /// # Errors
 /// Fails if the disk is too small.

@@ -27,7 +27,7 @@ use crate::report::Report;
 use crate::room::Overwrite;
 use crate::stop::Stop;
 
-/// Describes a new disk with a GPT. [`build`](Self::build) makes it.
+/// Describes a new disk with a GPT. [`build`](Self::build) makes the disk.
 ///
 /// ```
 /// use ironmap_image::disk::{Disk, DiskPart};
@@ -142,7 +142,7 @@ pub struct MadePart {
 }
 
 impl Disk {
-    /// A disk without partitions.
+    /// Creates the description of a disk without partitions.
     #[must_use]
     pub fn new() -> Self {
         Self::default()
@@ -193,14 +193,14 @@ impl Disk {
         self.overwrite(force.into())
     }
 
-    /// Sets the content that may be overwritten. Unlike [`force`](Self::force), this can permit to overwrite members too.
+    /// Sets the content that may be overwritten. Unlike [`force`](Self::force), this can also permit overwriting members.
     #[must_use]
     pub fn overwrite(mut self, overwrite: Overwrite) -> Self {
         self.overwrite = overwrite;
         self
     }
 
-    /// The time of a reproducible build, in seconds since 1970 (`SOURCE_DATE_EPOCH`). No value on the disk is then random, and no time
+    /// Sets the time of a reproducible build, in seconds since 1970 (`SOURCE_DATE_EPOCH`). No value on the disk is then random, and no time
     /// stamp is later than this time.
     #[must_use]
     pub fn source_date_epoch(mut self, seconds: i64) -> Self {
@@ -215,7 +215,7 @@ impl Disk {
         self
     }
 
-    /// Sets the function that gets each warning and note, as one line of text.
+    /// Sets the function that receives each warning and note, as one line of text.
     #[must_use]
     pub fn on_message(mut self, print: impl Fn(&str) + Send + Sync + 'static) -> Self {
         self.callbacks.print = Some(Box::new(print));
@@ -245,7 +245,7 @@ impl Disk {
         report.result().map(|()| made)
     }
 
-    /// Makes the disk for a caller with its own [`Context`]. The callbacks, the time and the request to stop are those of the context.
+    /// Makes the disk for a caller with its own [`Context`], which provides the callbacks, the time and the request to stop.
     ///
     /// # Errors
     /// The errors of [`build`](Self::build).
@@ -256,8 +256,8 @@ impl Disk {
 }
 
 impl DiskPart {
-    /// A partition without content. The type is a name of the Discoverable Partitions Specification, as systemd-repart uses it: `esp`,
-    /// `root`, `root-arm64`, `home`, ...; or a GUID.
+    /// Creates a partition without content. The type is a name of the Discoverable Partitions Specification, as systemd-repart uses it
+    /// (`esp`, `root`, `root-arm64`, `home`, ...), or a GUID.
     ///
     /// # Errors
     /// Fails if the type is not known.
@@ -274,8 +274,8 @@ impl DiskPart {
         })
     }
 
-    /// Reads a description `TYPE:SIZE[:KEY=VALUE,...]`. SIZE is a number of bytes with an optional K, M, G or T; `rest`, the space that the
-    /// other partitions leave; or `min`, the smallest size for the content. `\,` is a comma in a value. The keys are:
+    /// Parses a description `TYPE:SIZE[:KEY=VALUE,...]`. SIZE is a number of bytes with an optional K, M, G or T; `rest`, the space that
+    /// the other partitions leave; or `min`, the smallest size for the content. `\,` is a comma in a value. The keys are:
     ///
     /// - `fs`: `ext4`, `fat`, `swap`, `verity` or `none`. The default depends on the type: `fat` for `esp` and `xbootldr`, `swap` for
     ///   `swap`, `verity` for the types that end in `-verity`; for others `ext4` if there are files, and otherwise `none`.
@@ -293,7 +293,7 @@ impl DiskPart {
         spec::parse(text).map_err(Failure::usage)
     }
 
-    /// Sets the name of the partition, at most 36 characters. It is also the label of the file system, if the file system can store it.
+    /// Sets the name of the partition: at most 36 characters. It is also the label of the file system, if the file system can store it.
     #[must_use]
     pub fn label(mut self, label: impl Into<String>) -> Self {
         self.label = label.into();
@@ -335,13 +335,13 @@ impl DiskPart {
         self
     }
 
-    /// The type as a user writes it.
+    /// Returns the type as users write it.
     fn kind_name(&self) -> String {
         kind_name(&self.kind)
     }
 }
 
-/// The name of a partition type, or its GUID if it has no name.
+/// Returns the name of a partition type, or its GUID if it has no name.
 pub fn kind_name(kind: &[u8; 16]) -> String {
     kinds::name_of(kind).unwrap_or_else(|| ironmap::fs::uuid_text(kind))
 }

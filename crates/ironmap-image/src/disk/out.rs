@@ -15,7 +15,7 @@ const PIECE: usize = 4096;
 pub(super) struct Out<'a> {
     device: &'a dyn Device,
     start: u64,
-    /// Whether the range reads as zeros. Zeros are then not written, so a new image file keeps its holes.
+    /// Whether the range already reads as zeros. Zeros are then not written, so that a new image file keeps its holes.
     is_zeroed: bool,
     buffer: Buffer,
 }

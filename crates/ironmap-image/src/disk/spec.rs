@@ -19,7 +19,7 @@ const ATTRIBUTES: [(&str, u8); 6] = [
     ("no-auto", 63),
 ];
 
-/// The type with this name or GUID.
+/// Returns the type with this name or GUID.
 pub(super) fn kind(text: &str) -> Result<[u8; 16], String> {
     kinds::by_name(text).or_else(|| parse_uuid(text).ok()).ok_or_else(|| {
         format!(
@@ -124,7 +124,7 @@ pub(super) fn parse(text: &str) -> Result<DiskPart, String> {
     Ok(part)
 }
 
-/// The content of a partition, from the keys of its description.
+/// Returns the content of a partition, from the keys of its description.
 fn fill(name: &str, part: &DiskPart, content: Content) -> Result<Fill, String> {
     let Content { fs, files, owner } = content;
     let usual = match part.kind_name().as_str() {
@@ -166,7 +166,7 @@ fn fill(name: &str, part: &DiskPart, content: Content) -> Result<Fill, String> {
 mod tests {
     use super::*;
 
-    /// The message for a wrong word names this word, and explains the mistake.
+    /// The message for a wrong word names the word and explains the mistake.
     #[test]
     fn a_wrong_word_is_named() {
         for (text, expected) in [

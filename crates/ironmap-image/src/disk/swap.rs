@@ -1,4 +1,4 @@
-//! The first page of a swap area, as mkswap writes it. Source: swapon(8) and mkswap(8); areas made by mkswap.
+//! The first page of a swap area, as mkswap writes it. Sources: swapon(8) and mkswap(8); areas made by mkswap.
 
 use ironmap::Result;
 
@@ -12,7 +12,7 @@ const SIGNATURE: &[u8] = b"SWAPSPACE2";
 /// The maximum length of the label in bytes.
 const MAX_LABEL: usize = 16;
 
-/// Refuses a label that is too long. The text is the reason.
+/// Refuses a label that is too long. The error text is the reason.
 pub(super) fn check_label(label: &str) -> Result<(), String> {
     match label.len() {
         0..=MAX_LABEL => Ok(()),

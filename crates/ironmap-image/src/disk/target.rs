@@ -76,7 +76,8 @@ impl Target {
         room::check(&*opened.device, location, overwrite)?;
         let found = opened.device.size();
         if let (Some((path, _)), Some(before), Some(after)) = (&file, before, stat()?) {
-            // The path was examined with stat before and after the open. If both results name the same file, this file is the open image.
+            // The path was examined with stat before and after the open. If both results describe the same file, this file is the open
+            // image.
             if !is_same(&before, &after) {
                 return Err(new_image::replaced(path));
             }
@@ -113,8 +114,8 @@ impl Target {
         let Some((path, format)) = self.file else { return Ok(None) };
         let image = match self.replaced {
             Some(replaced) => NewImage::create_over(&path, format, replaced, context)?,
-            // When the location was examined, no file had this path. If a file has appeared since then, the build fails, at once or when
-            // the image gets its final name.
+            // When the location was examined, no file had this path. If a file has appeared since then, the build fails, either at once or
+            // when the image is given its final name.
             None => {
                 let image = NewImage::create_aside(&path, format)?;
                 image.ok_or_else(|| new_image::replaced(&path))?

@@ -17,7 +17,7 @@ use crate::report::Report;
 use crate::room::{self, Format, Room};
 use crate::sources::{Layers, Sources};
 
-/// The maximum number of attempts to make an image. After an image that was too small, the next attempt makes a larger image.
+/// The maximum number of attempts to make an image. If an image is too small, the next attempt makes a larger one.
 const FITS: u32 = 24;
 
 impl Plan<'_> {
@@ -80,7 +80,7 @@ impl Plan<'_> {
         filled.and(kept).map(|()| made)
     }
 
-    /// The file of a new image, and its format.
+    /// Returns the file of a new image, and its format.
     pub(super) fn file(&self) -> Option<(&Path, Format)> {
         let (path, format) = room::file_of(self.volume)?;
         let format = match (self.compression, format) {
@@ -132,7 +132,7 @@ impl Plan<'_> {
         report: &Report,
     ) -> Result<Superblock, Failure> {
         let how = LocationOptions::new().engine(Engine::Psync).write(true).cached(true);
-        // Without a given block size, a device with sectors of 4096 bytes gets blocks of 4096 bytes.
+        // If no block size is given, a device with sectors of 4096 bytes gets blocks of 4096 bytes.
         let how = how.block_size(options.block_size.unwrap_or(4096));
         let opened = report
             .context()
@@ -153,7 +153,8 @@ impl Plan<'_> {
         Ok(superblock)
     }
 
-    /// The UUID of a reproducible build. The same options and size give the same UUID. The UUID has version 8 and variant 1 of RFC 9562.
+    /// Returns the UUID of a reproducible build. The same options and size produce the same UUID. The UUID has version 8 and variant 1 of
+    /// RFC 9562.
     fn derived_uuid(&self, size: u64, time: i64) -> [u8; 16] {
         let MkfsOptions { block_size, label, .. } = self.options;
         let label = OsStr::from_bytes(label);
@@ -169,7 +170,7 @@ impl Plan<'_> {
         uuid
     }
 
-    /// The size that the caller has given.
+    /// Returns the size that the caller has given.
     fn given(&self) -> Option<u64> {
         match self.size {
             Size::Bytes(size) => Some(size),
@@ -195,7 +196,8 @@ fn dimensions(made: &Superblock) -> Dimensions {
     }
 }
 
-/// The error for a volume that cannot be opened. For a missing image file, the text of the error is only "No such file or directory".
+/// Returns the error for a volume that cannot be opened. For a missing image file, the text of the error is only "No such file or
+/// directory".
 fn missing(volume: &Location, error: Error) -> Error {
     match volume.whole_file() {
         Some(path) if error.errno() == Errno::ENOENT && !device_name::is_of_node(path) => {

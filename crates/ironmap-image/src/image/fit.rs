@@ -1,8 +1,7 @@
 //! Finds a size at which a new image has enough space for its content.
 //!
-//! First, the inodes and the space that the sources need are counted. Then volumes of several sizes are made, until one of them has enough
-//! space. These volumes contain only metadata; no content is copied. During this search, the content of a stream is stored in an unnamed
-//! file.
+//! First, the inodes and the space that the sources need are counted. Then volumes of several sizes are made until one of them has enough
+//! space. These volumes contain only metadata; no content is copied. During this search, an unnamed file stores the content of a stream.
 
 use std::path::Path;
 
@@ -16,7 +15,7 @@ use crate::stop::Stop;
 use ironmap::fs::ext4::{MkfsOptions, RoCompat, Superblock};
 
 const MIB: u64 = 1 << 20;
-/// The maximum number of sizes to try. Each try corrects the size by the missing or unused space of the last volume.
+/// The maximum number of sizes to try. Each try corrects the size by the missing or unused space of the previous volume.
 const TRIES: u32 = 16;
 /// All sizes are multiples of this length.
 const STEP: u64 = 64 << 10;
@@ -32,8 +31,8 @@ pub(super) struct Fit<'a> {
 }
 
 impl<'a> Fit<'a> {
-    /// Makes the image file, and counts the inodes and the space that the sources need, if the size depends on the sources. In all other
-    /// cases, returns `None`.
+    /// Makes the image file, and counts the inodes and the space that the sources need, if the size depends on the sources. Otherwise,
+    /// returns `None`.
     pub(super) fn new(
         plan: &'a Plan<'a>,
         sources: &mut Sources,
@@ -81,8 +80,8 @@ impl<'a> Fit<'a> {
             && options.inodes.is_none()
             && options.inode_ratio.is_none()
         {
-            // A few more inodes than the files need: the file system itself uses the first inodes, and the number of inodes of a group is
-            // rounded to a multiple of eight.
+            // The volume needs a few more inodes than the files: the file system itself uses the first inodes, and the number of inodes of
+            // a group is rounded to a multiple of eight.
             let block = u64::from(small.clamp(1024, 65536));
             let groups = self.size / (8 * block * block) + 1;
             options.inodes = Some(self.needs.inodes + 32 + 16 * groups);
@@ -108,7 +107,7 @@ impl<'a> Fit<'a> {
             self.size = self.size.next_multiple_of(STEP);
             self.image.empty(self.size)?;
             let made = match make(self.size) {
-                // The size is too small even for the metadata of the volume, so a larger size must be tried.
+                // The size is too small even for the metadata of the volume, so the loop must try a larger size.
                 Err(failure) if failure.is_for_space() => None,
                 made => Some(made?),
             };
@@ -144,7 +143,7 @@ impl<'a> Fit<'a> {
         make(self.size)
     }
 
-    /// Increases the size, because the content did not fit: the extent maps of the files needed more space than estimated.
+    /// Increases the size because the content did not fit: the extent maps of the files needed more space than estimated.
     pub(super) fn grow(&mut self) {
         let more = (self.needs.bytes / 64).max(256 << 10);
         self.needs.bytes = self.needs.bytes.saturating_add(more);
@@ -159,8 +158,8 @@ impl<'a> Fit<'a> {
     }
 }
 
-/// The space for files in a new volume. As in the kernel, some blocks are reserved for the nodes of extent maps: one fiftieth of all
-/// blocks, but at most 4096 clusters.
+/// Returns the space for files in a new volume. As in the kernel, some blocks are reserved for the nodes of extent maps: one fiftieth of
+/// all blocks, but at most 4096 clusters.
 fn room_for_files(made: &Superblock) -> u64 {
     let kept = (made.blocks_count / 50).min(4096 * u64::from(made.cluster_blocks));
     made.free_blocks.saturating_sub(kept) * made.block_size.bytes() as u64

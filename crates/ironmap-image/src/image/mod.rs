@@ -34,8 +34,8 @@ use crate::stop::Stop;
 /// Describes a new volume and its content. [`build`](Self::build) makes the volume.
 ///
 /// Everything happens in this process: no external program runs, nothing is mounted, and no privilege is needed. Owners, modes, times, hard
-/// links, devices, holes, extended attributes and access control lists of the sources are kept. Sources are copied in the order of the calls
-/// of [`add`](Self::add); a later source replaces files of earlier sources.
+/// links, devices, holes, extended attributes and access control lists of the sources are kept. Sources are copied in the order of the
+/// calls of [`add`](Self::add); a later source replaces files of earlier sources.
 ///
 /// ```
 /// use ironmap_image::{Content, Image};
@@ -104,7 +104,7 @@ struct Plan<'a> {
 }
 
 impl Image {
-    /// A new volume with the features and the geometry that mke2fs(8) chooses for ext4.
+    /// Creates the description of a new volume with the features and the geometry that mke2fs(8) chooses for ext4.
     #[must_use]
     pub fn ext4() -> Self {
         Self {
@@ -135,8 +135,8 @@ impl Image {
     }
 
     /// Sets the options of the file system: block size, features, number of inodes and more. Methods of this type can set the label, the
-    /// UUID, the time and `force` too. Their values take precedence over `options`, in any order of the calls. A size in the options counts
-    /// as a call of [`size`](Self::size).
+    /// UUID, the time and `force` too. Their values take precedence over `options`, regardless of the order of the calls. A size in the
+    /// options counts as a call of [`size`](Self::size).
     #[must_use]
     pub fn options(mut self, options: MkfsOptions) -> Self {
         self.size = options.size.map_or(self.size, Size::Bytes);
@@ -236,7 +236,7 @@ impl Image {
         self
     }
 
-    /// The label, at most 16 bytes.
+    /// Sets the label: at most 16 bytes.
     #[must_use]
     pub fn label(mut self, label: impl Into<Vec<u8>>) -> Self {
         self.label = Some(label.into());
@@ -251,16 +251,16 @@ impl Image {
         self
     }
 
-    /// The time of a reproducible build, in seconds since 1970 (`SOURCE_DATE_EPOCH`). No value in the image is then random, and no
-    /// timestamp is later than this time. Therefore the same sources and options always give the same bytes.
+    /// Sets the time of a reproducible build, in seconds since 1970 (`SOURCE_DATE_EPOCH`). No value in the image is then random, and no
+    /// timestamp is later than this time, so the same sources and options always produce the same bytes.
     #[must_use]
     pub fn source_date_epoch(mut self, seconds: i64) -> Self {
         self.source_date = Some(seconds);
         self
     }
 
-    /// Makes a new qcow2 image with compressed clusters. The volume is filled first, and then its clusters are compressed. So the directory
-    /// of the image needs space for both forms during the build.
+    /// Makes a new qcow2 image with compressed clusters. The volume is filled first, and its clusters are compressed afterwards, so the
+    /// directory of the image needs space for both forms during the build.
     #[must_use]
     pub fn compress(mut self, compression: Compression) -> Self {
         self.compression = Some(compression);
@@ -275,7 +275,7 @@ impl Image {
         self.overwrite(force.into())
     }
 
-    /// Sets the content that may be overwritten. Unlike [`force`](Self::force), this can permit to overwrite members too.
+    /// Sets the content that may be overwritten. Unlike [`force`](Self::force), this can also permit overwriting members.
     #[must_use]
     pub fn overwrite(mut self, overwrite: Overwrite) -> Self {
         self.overwrite = Some(overwrite);
@@ -298,7 +298,7 @@ impl Image {
         self
     }
 
-    /// Sets the function that gets each warning and note, as one line of text.
+    /// Sets the function that receives each warning and note, as one line of text.
     #[must_use]
     pub fn on_message(mut self, print: impl Fn(&str) + Send + Sync + 'static) -> Self {
         self.callbacks.print = Some(Box::new(print));
@@ -323,7 +323,7 @@ impl Image {
         if matches!(volume.data().medium, Medium::Nbd(_))
             && self.options.features == Features::MODERN
         {
-            // Other machines may open the export. They can see only through MMP (multiple mount protection) that the volume is in use.
+            // Other machines may open the export. Only MMP (multiple mount protection) shows them that the volume is in use.
             self.options.features.incompat |= Incompat::MMP;
         }
         let callbacks = Box::new(std::mem::take(&mut self.callbacks));
@@ -335,8 +335,9 @@ impl Image {
         if is_strict { report.result().map(|()| made) } else { Ok(made) }
     }
 
-    /// Makes the volume and fills it for a caller with its own [`Context`]. The callbacks, the time and the request to stop are those of
-    /// the context. With [`skip_failed`](Self::skip_failed), the report contains the failures. A new image of a given size is then kept,
+    /// Makes the volume and fills it for a caller with its own [`Context`], which provides the callbacks, the time and the request to stop.
+    /// With [`skip_failed`](Self::skip_failed), the report contains the failures. A new image of a given size is then kept, with the files
+    /// that could be copied.
     /// with the files that could be copied.
     ///
     /// # Errors

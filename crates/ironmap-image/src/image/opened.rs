@@ -56,10 +56,10 @@ impl OpenImage {
     }
 
     /// Copies a file of the volume to the host path `dest`. A directory is copied with everything below it. The attributes that the host
-    /// can store are kept. Only root can set the owners of the copies, and can copy device nodes.
+    /// can store are kept. Only root can set the owners of the copies and copy device nodes.
     ///
     /// # Errors
-    /// Returns the failure of the first file that cannot be copied. All other files are copied.
+    /// The failure of the first file that cannot be copied. All other files are copied.
     pub fn extract(
         &self,
         path: impl Into<Vec<u8>>,
@@ -113,7 +113,7 @@ impl OpenImage {
         checked.map_err(|error| Failure::at(&self.volume, &error))
     }
 
-    /// The size of the volume in bytes.
+    /// Returns the size of the volume in bytes.
     fn size(&self) -> Result<u64, Failure> {
         let source = Source::open(&self.volume, &self.context())?;
         let sb = source.ext4()?.superblock();

@@ -28,8 +28,8 @@ impl Image {
         self
     }
 
-    /// Checks that a partition of `len` bytes on a disk with this sector size has enough space for the volume's metadata, and that the options
-    /// are possible. Nothing is written.
+    /// Checks that a partition of `len` bytes on a disk with this sector size has enough space for the volume's metadata, and that the
+    /// options are possible. Writes nothing.
     pub(crate) fn check_size(&self, len: u64, sector: u64) -> Result<(), Failure> {
         let limits = Limits { logical_block: sector as u32, ..Ram::LIMITS };
         let options = self.options.clone().size(len);

@@ -26,7 +26,7 @@ pub struct Platform {
 }
 
 impl Platform {
-    /// The platform of this machine.
+    /// Returns the platform of this machine.
     fn own() -> Self {
         let architecture = match std::env::consts::ARCH {
             "x86_64" => "amd64",
@@ -109,7 +109,7 @@ impl<T> Candidate<'_, T> {
     }
 }
 
-/// Returns the chosen image, and whether its name or digest chose it. The error is a text that lists the images.
+/// Returns the chosen image, and whether its name or digest selected it. The error is a text that lists the images.
 pub(super) fn choose<'a, T>(
     mut images: Vec<Candidate<'a, T>>,
     choice: Choice<'_>,
@@ -160,8 +160,8 @@ fn list<T>(images: &[Candidate<'_, T>]) -> String {
 mod tests {
     use super::*;
 
-    /// An image is chosen by each of its names, by its digest or the beginning of its digest, and by its platform. A choice that fits
-    /// several images fails.
+    /// An image can be chosen by each of its names, by its digest or the beginning of its digest, and by its platform. A choice that
+    /// matches several images fails.
     #[test]
     fn an_image_is_chosen_by_name_digest_or_platform() {
         let all = || {

@@ -16,8 +16,8 @@ use crate::failure::Failure;
 use crate::place::Place;
 use crate::stop::Stop;
 
-/// The maximum length of an index or manifest. The specification requests that registries accept 4 MiB, but an image with tens of thousands
-/// of layers needs more.
+/// The maximum length of an index or manifest. The specification asks registries to accept 4 MiB, but an image with tens of thousands of
+/// layers needs more.
 const LARGEST: u64 = 16 << 20;
 /// The maximum memory for the names of an archive. An archive of images contains a few hundred names for each image.
 const NAMES: usize = 16 << 20;
@@ -46,13 +46,13 @@ struct Packed {
 enum Kept {
     /// The content of a file: its position and its length in the archive.
     Content(u64, u64),
-    /// A link: the path of the member that it leads to.
+    /// A link: the path of the member to which it points.
     Link(Vec<u8>),
 }
 
 impl Layout {
-    /// Opens a directory, or an archive of images. An archive of images is recognised by one of its members. `None` for any other file, and
-    /// for an archive that can be read only once. `spool` stores the content of a compressed archive that may contain images.
+    /// Opens a directory, or an archive of images. One of its members identifies an archive of images. Returns `None` for any other file,
+    /// and for an archive that can be read only once. `spool` stores the content of a compressed archive that may contain images.
     ///
     /// # Errors
     /// Fails if the archive cannot be read, or if it is damaged.
@@ -73,7 +73,7 @@ impl Layout {
         let mut packed = Packed { path: path.to_owned(), unpacked: None };
         let mut archive = packed.members(stop)?;
         let is_plain = archive.is_plain();
-        // Most archives are layers, which may have millions of members. Therefore the loop ends at the first member that an archive of
+        // Most archives are layers, which may have millions of members. Therefore, the loop ends at the first member that an archive of
         // images does not have.
         loop {
             let Some(member) = archive.next()? else { return Ok(None) };
@@ -82,8 +82,8 @@ impl Layout {
             {
                 break;
             }
-            // Only a compressed archive is abandoned early. In an uncompressed archive, a skip of a member needs no read, so all members
-            // are checked.
+            // Only a compressed archive is abandoned early. In an uncompressed archive, a member can be skipped without reading it, so all
+            // members are checked.
             if !is_plain && !may_be_of_images(&member) {
                 return Ok(None);
             }
@@ -120,7 +120,7 @@ impl Layout {
         Ok(Some(Self { files: Files::Archive(packed, kept), stop: stop.clone() }))
     }
 
-    /// The name of a file of the layout in messages.
+    /// Returns the name of a file of the layout for messages.
     pub(super) fn shown(&self, name: &str) -> String {
         match &self.files {
             Files::Directory(dir) => dir.join(name).display().to_string(),
@@ -128,7 +128,7 @@ impl Layout {
         }
     }
 
-    /// A file of the layout, and its length.
+    /// Returns a file of the layout, and its length.
     ///
     /// # Errors
     /// `NotFound` if the layout has no file of this name.
@@ -160,7 +160,7 @@ impl Layout {
         }
     }
 
-    /// The content of an index or a manifest. `None` if the file does not exist.
+    /// Returns the content of an index or a manifest, or `None` if the file does not exist.
     ///
     /// # Errors
     /// Fails if the file cannot be read, or if it is too long.
@@ -180,7 +180,7 @@ impl Layout {
         Ok(Some(text))
     }
 
-    /// The failure to find or read a file.
+    /// Returns the failure to find or read a file.
     pub(super) fn failed(&self, name: &str, error: impl Into<io::Error>) -> Failure {
         Failure::host(self.shown(name), error)
     }

@@ -26,7 +26,7 @@ use crate::failure::Failure;
 use crate::place::Place;
 use crate::stop::Stop;
 
-/// The maximum depth of indexes: an index may name another index.
+/// The maximum nesting depth of indexes: an index may refer to another index.
 const DEEPEST: u32 = 4;
 
 /// The file that exists only in an image layout, and the file that exists in the older format.
@@ -40,13 +40,13 @@ const LAYERS: [&str; 3] = [
     "application/vnd.docker.image.rootfs.diff.tar",
 ];
 
-/// The media types of descriptors that lead to an index.
+/// The media types of descriptors that refer to an index.
 const INDEXES: [&str; 2] = [
     "application/vnd.oci.image.index.v1+json",
     "application/vnd.docker.distribution.manifest.list.v2+json",
 ];
 
-/// The annotations with which an index names an image.
+/// The annotations by which an index names an image.
 const NAMES: [&str; 2] = ["io.containerd.image.name", "org.opencontainers.image.ref.name"];
 
 #[derive(Deserialize)]
@@ -55,7 +55,7 @@ struct Version {
     image_layout_version: String,
 }
 
-/// An image index or an image manifest, reduced to the blobs that it names.
+/// An image index or an image manifest, reduced to the blobs to which it refers.
 #[derive(Deserialize)]
 struct Document {
     manifests: Option<Vec<Descriptor>>,
@@ -84,8 +84,8 @@ struct Saved {
     layers: Vec<String>,
 }
 
-/// The layers of the image at a path, the lowest layer first. `None` if the source does not have one of the two forms. `spool` stores the
-/// content of a compressed archive.
+/// Returns the layers of the image at a path, the lowest layer first. Returns `None` if the source does not have one of the two forms.
+/// `spool` stores the content of a compressed archive.
 ///
 /// # Errors
 /// Fails if a file cannot be read or violates the specification. If there are several images and the user chose none, fails if no image is
@@ -161,7 +161,7 @@ pub(crate) fn is_of_images(name: &[u8], content: &[u8]) -> bool {
     name == MARK.as_bytes() || name == MANIFEST.as_bytes() && saved(content).is_some()
 }
 
-/// The images of a `manifest.json`. `None` if the file has another format.
+/// Returns the images of a `manifest.json`, or `None` if the file has another format.
 fn saved(text: &[u8]) -> Option<Vec<Saved>> {
     serde_json::from_slice(text).ok()
 }
@@ -185,8 +185,8 @@ fn layers_of_saved(
     image.layers.iter().map(place).collect()
 }
 
-/// An image of `manifest.json`. The image's configuration names the platform, and the digest of the configuration is the digest of the
-/// image (Docker Image Specification v1.2, "Image JSON").
+/// Returns an image of `manifest.json`. The image's configuration names the platform, and the digest of the configuration is the digest of
+/// the image (Docker Image Specification v1.2, "Image JSON").
 fn candidate_of_saved<'a>(
     layout: &Layout,
     image: &'a Saved,
@@ -207,7 +207,7 @@ fn is_plain(name: &str) -> bool {
     name.split('/').all(|part| !matches!(part, "" | "." | ".."))
 }
 
-/// The platform that a configuration names. The result is `None` if the configuration does not exist or names no platform.
+/// Returns the platform that a configuration names, or `None` if the configuration does not exist or names no platform.
 fn platform_of(layout: &Layout, config: &str) -> Option<Platform> {
     if !is_plain(config) {
         return None;
@@ -215,7 +215,7 @@ fn platform_of(layout: &Layout, config: &str) -> Option<Platform> {
     serde_json::from_slice(&layout.read(config).ok()??).ok()
 }
 
-/// The images of an index. An image with several names occurs once.
+/// Returns the images of an index. An image with several names occurs once.
 fn candidates(images: &[Descriptor]) -> Vec<Candidate<'_, &Descriptor>> {
     let mut all: Vec<Candidate<'_, &Descriptor>> = Vec::new();
     for image in images {
@@ -251,7 +251,7 @@ fn blob_of_layer(layout: &Layout, layer: &Descriptor) -> Result<Place, Failure> 
     blob(layout, layer)
 }
 
-/// The file of a blob. Its size must match the descriptor.
+/// Returns the file of a blob. Its size must match the descriptor.
 fn blob(layout: &Layout, descriptor: &Descriptor) -> Result<Place, Failure> {
     let name = name_of_blob(layout, descriptor)?;
     let (place, len) = layout.find(&name).map_err(|error| layout.failed(&name, error))?;

@@ -19,7 +19,7 @@ pub enum Found {
     Tree,
     /// Files in use that no directory of the tree contains.
     Unreachable,
-    /// Files that were removed while a program had them open, when the volume was last in use.
+    /// Files that were removed while a program had them open, during the volume's last use.
     Orphan,
     /// Deleted files.
     Deleted,
@@ -29,7 +29,7 @@ impl Found {
     /// All parts, in the order in which they are copied.
     pub const ALL: [Self; 4] = [Self::Tree, Self::Unreachable, Self::Orphan, Self::Deleted];
 
-    /// The directory that receives the copies.
+    /// Returns the name of the directory that receives the copies.
     #[must_use]
     pub fn directory(self) -> &'static str {
         match self {
@@ -76,14 +76,14 @@ pub struct Outcome<'a> {
     pub size: Option<u64>,
     /// The result of the copy.
     pub state: State,
-    /// The wrong checksum of the inode, if the file was copied nevertheless because the fields of the inode are plausible.
+    /// The inode's wrong checksum, if the file was copied nevertheless because the inode's fields are plausible.
     pub note: Option<String>,
 }
 
 /// The numbers of names in each state.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Counts {
-    /// Files with all their content. Directories are not counted.
+    /// Files with all of their content. Directories are not counted.
     pub whole: u64,
     /// Files with a part of their content, and directories with a part of their names.
     pub part: u64,
@@ -119,7 +119,7 @@ pub(crate) struct Ledger<'a> {
 }
 
 impl<'a> Ledger<'a> {
-    /// A ledger for copies below `dir` from a source, which passes each result to `each`.
+    /// Creates a ledger for copies below `dir` from a source. It passes each result to `each`.
     pub(super) fn new(
         dir: &Path,
         source: &Rc<Source>,
@@ -131,7 +131,7 @@ impl<'a> Ledger<'a> {
         Self { found, summary, seen, orphans, notes: 0, dir: dir.to_owned(), source, each }
     }
 
-    /// Records that a file other than a directory was copied, except the gaps.
+    /// Records that a file other than a directory was copied, except for the gaps.
     pub(crate) fn copied(&mut self, stat: &Stat, path: &[u8], copy: &Path, gaps: Gaps) {
         let state = match gaps.why {
             Some(why) => State::Part { missing: gaps.ranges, why: why.to_string() },
@@ -194,7 +194,7 @@ impl<'a> Ledger<'a> {
         (self.each)(&Outcome { found: self.found, inode, path, copy, size, state, note });
     }
 
-    /// The wrong checksum of an inode that was used nevertheless.
+    /// Returns the wrong checksum of an inode that was used nevertheless.
     fn note(&mut self, inode: InodeNo) -> Option<String> {
         // The inode of a deleted file was read from an older state of the volume.
         let live = self.found != Found::Deleted;

@@ -20,9 +20,8 @@ use crate::source::Source;
 use crate::spared::Spared;
 use crate::undelete::{self, Recovery};
 
-/// Copies everything that can be read out of a volume, into the directories of [`Found::directory`] below `dir`. [`Source::open_damaged`] opens
-/// the volume. The failure of a file is reported, and the copy continues. `each`
-/// gets the result of each file.
+/// Copies everything that can be read out of a volume into the directories of [`Found::directory`] below `dir`. [`Source::open_damaged`]
+/// opens the volume. The failure of a file is reported, and the copy continues. `each` receives the result of each file.
 ///
 /// # Errors
 /// Fails if a directory cannot be made.

@@ -24,8 +24,8 @@ pub(super) fn copy(
     }
     set_part(copier, Found::Unreachable);
     let into = make(dir, Found::Unreachable)?;
-    // A cycle of directories has no root, because each of its directories has a parent. Therefore all directories that are not below a root
-    // are copied after the roots.
+    // A cycle of directories has no root, because each of its directories has a parent. Therefore, all directories that are not below a
+    // root are copied after the roots.
     let (roots, unreached) = (roots(&unreached, source), unreached.into_iter());
     let directories = unreached.filter(|(_, is_directory)| *is_directory).map(|(number, _)| number);
     for number in roots.into_iter().chain(directories) {
@@ -45,12 +45,12 @@ pub(super) fn copy(
     Ok(())
 }
 
-/// The path of a file without a name.
+/// Returns the path of a file without a name.
 fn name_of(number: InodeNo) -> String {
     format!("<{number}>")
 }
 
-/// Finds the inodes that the tree does not contain, and whether each is a directory. Orphans are copied at once.
+/// Finds the inodes that the tree does not contain, and whether each is a directory. Copies orphans at once.
 fn find(
     copier: &mut Copier<'_>,
     source: &Rc<Source>,
@@ -105,7 +105,7 @@ fn find(
     }
 }
 
-/// The inodes that no directory of `unreached` contains.
+/// Returns the inodes that no directory of `unreached` contains.
 fn roots(unreached: &BTreeMap<InodeNo, bool>, source: &Source) -> Vec<InodeNo> {
     let mut children = HashSet::new();
     for (number, _) in unreached.iter().filter(|(_, is_directory)| **is_directory) {

@@ -93,7 +93,7 @@ struct Blocks<'a> {
 }
 
 impl Blocks<'_> {
-    /// The number of the first block whose digest differs from the stored digest. The stored digests begin at byte `above`.
+    /// Returns the number of the first block whose digest differs from the stored digest. The stored digests begin at byte `above`.
     fn first_bad(
         &self,
         hashes: &dyn Device,
@@ -124,8 +124,8 @@ impl Blocks<'_> {
     }
 }
 
-/// Finds a hash tree that was appended to its data, and returns the position of the superblock. `None` if there is no tree. The tree ends
-/// at the end of the device, so its possible positions follow from the size of the device.
+/// Finds a hash tree that was appended to its data, and returns the position of the superblock, or `None` if there is no tree. The tree
+/// ends at the end of the device, so its possible positions follow from the size of the device.
 ///
 /// # Errors
 /// `Io`.
@@ -152,7 +152,7 @@ pub fn find(device: &dyn Device) -> Result<Option<u64>> {
         }
         let start = begin(least);
         match Parameters::read(Place { device, start }) {
-            // If a hash block is larger than a data block, several numbers of data blocks give the tree the same position.
+            // If a hash block is larger than a data block, several numbers of data blocks result in the same position of the tree.
             Ok(read)
                 if (read.data_block, read.hash_block) == (data_block, hash_block)
                     && begin(read.data_blocks) == start

@@ -1,4 +1,4 @@
-//! Makes a hash tree. For this purpose, the data are read once.
+//! Makes a hash tree, which requires one read of the data.
 
 use std::io::IoSlice;
 
@@ -11,8 +11,8 @@ use super::{DIGEST, Hash, Level, Parameters, Place, buffer, digest};
 /// The length of a read of the data.
 const CHUNK: u64 = 1 << 20;
 
-/// Makes the hash tree of `data` at `hashes`, and returns the root hash. The tree needs [`Parameters::tree_size`] bytes. `done` is called with the
-/// number of bytes that were read; an error that it returns ends the work.
+/// Makes the hash tree of `data` at `hashes`, and returns the root hash. The tree needs [`Parameters::tree_size`] bytes. `done` is called
+/// with the number of bytes that were read; an error that it returns ends the work.
 ///
 /// # Errors
 /// `InvalidInput` for impossible parameters; the errors of the devices and of `done`.

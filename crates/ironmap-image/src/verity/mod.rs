@@ -48,7 +48,7 @@ pub struct Parameters {
     pub uuid: [u8; 16],
 }
 
-/// Data or a hash tree: the bytes of a device from a position on.
+/// The data or a hash tree: the bytes of a device, starting at a position.
 #[derive(Clone, Copy)]
 pub struct Place<'a> {
     /// The device.
@@ -70,7 +70,7 @@ impl Parameters {
     /// Checks the parameters.
     ///
     /// # Errors
-    /// `InvalidInput` for impossible block sizes, for no data, and for a salt that is too long.
+    /// `InvalidInput` for impossible block sizes, for empty data, and for a salt that is too long.
     pub fn validate(&self) -> Result<()> {
         for size in [self.data_block, self.hash_block] {
             if !BLOCK_SIZES.contains(&size) || !size.is_power_of_two() {
@@ -99,7 +99,7 @@ impl Parameters {
         (blocks + 1) * u64::from(self.hash_block)
     }
 
-    /// The levels from the data upwards. Data of one block have no level, because the digest of the block is the root hash.
+    /// Returns the levels from the data upwards. Data of one block have no level, because the digest of the block is the root hash.
     fn levels(&self) -> Vec<Level> {
         let per_block = u64::from(self.hash_block) / DIGEST as u64;
         let (mut counts, mut blocks) = (Vec::new(), self.data_blocks);
@@ -191,7 +191,7 @@ impl Parameters {
         Ok(read)
     }
 
-    /// The state of the hash function after the salt. The computation of each digest begins with this state.
+    /// Returns the state of the hash function after the salt. The computation of each digest begins with this state.
     fn salted(&self) -> Sha256 {
         Sha256::new_with_prefix(&self.salt)
     }
@@ -202,10 +202,10 @@ fn digest(salted: &Sha256, block: &[u8]) -> Hash {
     salted.clone().chain_update(block).finalize().into()
 }
 
-/// The UUID and the salt of a new hash tree for data of `size` bytes: random, or derived from `seed`.
+/// Returns the UUID and the salt of a new hash tree for data of `size` bytes: random, or derived from `seed`.
 ///
 /// # Errors
-/// Fails if the kernel gives no random bytes.
+/// Fails if the kernel provides no random bytes.
 #[doc(hidden)]
 pub fn identity(
     seed: Option<String>,
@@ -215,7 +215,7 @@ pub fn identity(
     Ok((ids.uuid(&format!("verity of {size}"))?, ids.bytes(&format!("salt of {size}"))?))
 }
 
-/// Fails if the job was asked to stop. The caller replaces this error by a failure that names the signal.
+/// Fails if the job was asked to stop. The caller replaces this error with a failure that names the signal.
 ///
 /// # Errors
 /// `Io` with EINTR.
@@ -228,7 +228,7 @@ pub fn unless_stopped(stop: &Stop) -> Result<()> {
     }
 }
 
-/// A buffer of zeros, aligned for requests to a device.
+/// Returns a buffer of zeros, aligned for requests to a device.
 fn buffer(len: usize) -> Result<Buffer> {
     let mut buffer = Buffer::aligned(len)?;
     buffer.fill(0);

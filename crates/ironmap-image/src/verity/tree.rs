@@ -62,7 +62,7 @@ impl Default for Tree {
 }
 
 impl Tree {
-    /// A tree with blocks of 4096 bytes, and with a random salt and UUID.
+    /// Creates the description of a tree with blocks of 4096 bytes, and with a random salt and UUID.
     #[must_use]
     pub fn new() -> Self {
         let (data_block, hash_block, stop) = (4096, 4096, Stop::default());
@@ -84,7 +84,7 @@ impl Tree {
         self
     }
 
-    /// Sets the salt, at most 256 bytes. It may be empty.
+    /// Sets the salt: at most 256 bytes. It may be empty.
     #[must_use]
     pub fn salt(mut self, salt: impl Into<Vec<u8>>) -> Self {
         self.salt = Some(salt.into());
@@ -98,22 +98,22 @@ impl Tree {
         self
     }
 
-    /// Permits [`make`](Self::make) to overwrite a place of the tree with known content. A member of an MD array or of an LVM volume group
+    /// Permits [`make`](Self::make) to overwrite known content at the place of the tree. A member of an MD array or of an LVM volume group
     /// is always refused, with `EBUSY`.
     #[must_use]
     pub fn force(self, force: bool) -> Self {
         self.overwrite(force.into())
     }
 
-    /// Sets the content that may be overwritten. Unlike [`force`](Self::force), this can permit to overwrite members too.
+    /// Sets the content that may be overwritten. Unlike [`force`](Self::force), this can also permit overwriting members.
     #[must_use]
     pub fn overwrite(mut self, overwrite: Overwrite) -> Self {
         self.overwrite = overwrite;
         self
     }
 
-    /// The time of a reproducible build, in seconds since 1970 (`SOURCE_DATE_EPOCH`). The salt and the UUID are then derived from the time
-    /// and the size of the data.
+    /// Sets the time of a reproducible build, in seconds since 1970 (`SOURCE_DATE_EPOCH`). The salt and the UUID are then derived from the
+    /// time and the size of the data.
     #[must_use]
     pub fn source_date_epoch(mut self, seconds: i64) -> Self {
         self.source_date = Some(seconds);
@@ -138,7 +138,7 @@ impl Tree {
         self.make_with(&data, hash.as_ref(), &report)
     }
 
-    /// Makes the tree for a caller with its own [`Context`]. The time and the request to stop are those of the context.
+    /// Makes the tree for a caller with its own [`Context`], which provides the time and the request to stop.
     ///
     /// # Errors
     /// The errors of [`make`](Self::make).
@@ -162,7 +162,8 @@ impl Tree {
     /// Returns the parameters of the tree.
     ///
     /// # Errors
-    /// [`Reason::Corrupt`](crate::Reason::Corrupt) if a block does not match; the message names the block. The data or the tree cannot be read.
+    /// [`Reason::Corrupt`](crate::Reason::Corrupt) if a block does not match; the message names the block. Also fails if the data or the
+    /// tree cannot be read.
     pub fn verify(
         data: impl AsRef<OsStr>,
         hash: Option<&OsStr>,
@@ -236,7 +237,7 @@ struct Job<'a> {
 }
 
 impl Job<'_> {
-    /// The parameters of the tree of `len` bytes of data.
+    /// Returns the parameters of the tree of `len` bytes of data.
     fn parameters(&self, len: u64) -> Result<Parameters, Failure> {
         let Tree { data_block, hash_block, .. } = *self.tree;
         let seed = self.report.context().source_date()?.map(|date| date.to_string());
@@ -321,7 +322,7 @@ impl Job<'_> {
     fn refuse_second(&self, data: &dyn Device) -> Result<(), Failure> {
         if let Some(at) = find(data).map_err(|error| failed(self.data, error))? {
             return Err(Failure::usage(format!(
-                "{}: there is a hash tree at byte {at} already: truncate -s {at} removes it",
+                "{}: there is already a hash tree at byte {at}: truncate -s {at} removes it",
                 self.data
             )));
         }
@@ -338,7 +339,7 @@ impl Job<'_> {
         let path = self.data.whole_file().filter(|path| path.is_file());
         let Some(path) = path else {
             return Err(Failure::usage(format!(
-                "{}: a hash tree can be appended only to an image file: name a HASH for the tree",
+                "{}: a hash tree can be appended only to an image file: name a HASH location for the tree",
                 self.data
             )));
         };

@@ -164,7 +164,7 @@ impl Reader {
                     let what = "the file is an archive of images, which cannot be read as a layer";
                     let name = self.archive.name();
                     let failure = Failure::new(format!("{name}: {what}"));
-                    return Ok(Err(failure.because("give the archive as an uncompressed file")));
+                    return Ok(Err(failure.because("use an uncompressed file of the archive")));
                 }
                 Ok(bytes) => self.feed.send(Step::Data(FilePos(pos), bytes))?,
                 Err(failure) => return Ok(Err(failure)),
@@ -177,7 +177,7 @@ impl Reader {
 
 /// Returns the step for a whiteout: a member with a path component that begins with `.wh.` (OCI image specification, "Image Layer
 /// Filesystem Changeset"). The first such component determines the step. Returns `None` for any other member. Also returns `None` if this
-/// component begins with `.wh..wh.`, because AUFS uses such names for itself. The files with such names are removed when the layer ends.
+/// component begins with `.wh..wh.`, because AUFS uses such names internally. The files with such names are removed when the layer ends.
 fn whiteout(path: &[u8]) -> Option<Step> {
     let mut names = path.split(|byte| *byte == b'/');
     let name = names.find(|name| name.starts_with(WHITEOUT))?;

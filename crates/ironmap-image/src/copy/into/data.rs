@@ -1,6 +1,6 @@
 //! The ranges of a host file's content that are written to a copy.
 //!
-//! Host file systems differ in the smallest hole that they can store. Equal files must have equal copies on all host file systems.
+//! Host file systems differ in the smallest hole that they can store, but equal files must have equal copies on all host file systems.
 //! Therefore, if a file has any hole, each of its blocks of zeros becomes a hole in the copy. A file without holes is copied without holes,
 //! because a swap file must not have holes.
 
@@ -11,10 +11,10 @@ use rustix_libc::io::{Errno, pread};
 
 /// The length of the blocks that are compared with zeros: the most common block size of volumes.
 const BLOCK: u64 = 4096;
-/// The bytes of a range are compared with zeros, and are then copied. A range ends at a multiple of this length, so that its bytes are
-/// still in the page cache for the copy.
+/// The maximum length of a range. The bytes of a range are first compared with zeros and then copied. A range ends at a multiple of this
+/// length, so that its bytes are still in the page cache for the copy.
 const LONGEST: u64 = 64 << 20;
-/// The number of bytes that are read at once to compare them with zeros.
+/// The number of bytes that are read at once for the comparison with zeros.
 const CHUNK: u64 = 256 << 10;
 
 pub(super) struct DataRanges<'a> {
@@ -39,7 +39,7 @@ impl<'a> DataRanges<'a> {
         Ok(Self { fd, size, whole, data: (0, 0), bytes: Vec::new() })
     }
 
-    /// The next range to copy, at or after `pos`. `pos` is the end of the previous range. `None` if only a hole follows.
+    /// Returns the next range to copy, at or after `pos`, which is the end of the previous range. Returns `None` if only a hole follows.
     ///
     /// # Errors
     /// The errors of `lseek` and `pread`.
@@ -61,7 +61,7 @@ impl<'a> DataRanges<'a> {
             }
             let end = self.data.1.min(longest).min(at.saturating_add(CHUNK));
             if !self.fill(at, end)? {
-                // The file has become shorter during the copy. The reader of this range finds the new end.
+                // The file has shrunk during the copy. The reader of this range finds the new end.
                 return Ok(Some((start.unwrap_or(at), self.data.1)));
             }
             for block in self.bytes.chunks(BLOCK as usize) {
@@ -89,7 +89,7 @@ impl<'a> DataRanges<'a> {
         Ok(pos < end)
     }
 
-    /// Reads a range to compare its bytes with zeros. Returns `false` if the file ends before the range.
+    /// Reads a range in order to compare its bytes with zeros. Returns `false` if the file ends before the range.
     fn fill(&mut self, start: u64, end: u64) -> Result<bool, Errno> {
         self.bytes.resize((end - start) as usize, 0);
         let mut have = 0;
@@ -105,7 +105,7 @@ impl<'a> DataRanges<'a> {
     }
 }
 
-/// The next range that is not a hole, at or after a position. `None` if only a hole follows.
+/// Returns the next range that is not a hole, at or after a position, or `None` if only a hole follows.
 fn next_data(fd: &OwnedFd, pos: u64, size: u64) -> Result<Option<(u64, u64)>, Errno> {
     let start = match rustix_libc::fs::seek(fd, SeekFrom::Data(pos as i64)) {
         Err(Errno::NXIO) => return Ok(None),

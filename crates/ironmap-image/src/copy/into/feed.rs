@@ -1,5 +1,5 @@
-//! Passes a tree from the thread that reads it to the thread that writes the copy. The tree is passed as a sequence of steps, such as the
-//! beginning of a file or a piece of its content.
+//! Passes a tree from the thread that reads it to the thread that writes the copy, as a sequence of steps such as the beginning of a file
+//! or a piece of its content.
 
 use std::mem;
 use std::panic::resume_unwind;
@@ -16,11 +16,11 @@ use crate::report::Report;
 /// The limits of a batch for the writer: its number of steps, and its approximate number of bytes.
 const BATCH_STEPS: usize = 256;
 const BATCH_BYTES: usize = PIECE as usize;
-/// The number of batches that may wait in the channel. The reader and the writer work on one more batch each. A batch has at most `2 *
+/// The number of batches that may wait in the channel. The reader and the writer each work on one more batch. A batch has at most `2 *
 /// PIECE` bytes of content, so the memory is limited.
 const BATCHES: usize = 2;
-/// The stack of the reader in bytes. The reader of a tree recurses into directories, and a level needs a few KiB. Memory is used only when a
-/// level needs it.
+/// The stack size of the reader in bytes. The reader of a tree recurses into directories, and each level needs a few KiB. Memory is used
+/// only when a level needs it.
 const STACK: usize = 64 << 20;
 
 /// The reader's end of the channel.
@@ -72,7 +72,7 @@ pub(super) fn copy<R: Send>(
         let copied = write(&batches, writer, report);
         let lacks_room = copied.as_ref().is_err_and(Failure::is_for_space);
         no_room.store(lacks_room, Ordering::Release);
-        // The reader ends when the receiver of its batches is dropped.
+        // Dropping the receiver of its batches ends the reader.
         drop(batches);
         (copied, reader.join().unwrap_or_else(|panic| resume_unwind(panic)))
     })

@@ -91,7 +91,7 @@ fn read_with(
             seen,
             is_wanted: None,
         };
-        // An error is ignored here: the writer has stopped the reader, and reports the reason.
+        // The code ignores an error here, because the writer has stopped the reader and reports the reason.
         let _ = read(&mut reader).and_then(|()| reader.feed.flush());
         reader.seen
     });
@@ -109,7 +109,7 @@ struct Reader {
     xattrs: XattrReader,
     /// The files with several names that were read.
     seen: HashSet<Identity>,
-    /// The channel on which the writer answers whether it needs the content of the present file.
+    /// The channel through which the writer answers whether it needs the content of the current file.
     is_wanted: Option<IsWanted>,
 }
 
@@ -171,7 +171,8 @@ impl Reader {
         }
     }
 
-    /// The outer error ends the copy. The inner error means that this file could not be read, and that no `Begin` step was sent for it.
+    /// Reads a file or a whole tree. The outer error ends the copy. The inner error means that this file could not be read, and that no
+    /// `Begin` step was sent for it.
     fn try_read(&mut self, place: &Place<'_>, at: AtFlags) -> Result<Result<(), Errno>, Stopped> {
         let found = match place.stat(at) {
             Ok(found) => found,
@@ -186,7 +187,7 @@ impl Reader {
         }
         let on = makedev(found.stx_dev_major, found.stx_dev_minor);
         if stat.file_type == FileType::Regular && self.spared.contains(on, found.stx_ino) {
-            let what = "the file is the volume that is being written, so the file is not copied";
+            let what = "the file is the volume that is being written, so it is not copied";
             self.context.note(format_args!("{}: {what}", place.path.display()));
             return Ok(Ok(()));
         }
@@ -219,7 +220,7 @@ impl Reader {
         self.is_wanted = is_wanted;
         let end = match fd {
             Some(fd) if special => {
-                // A pipe may have no data for a long time, and a device may never end. Therefore the reader waits until the writer needs
+                // A pipe may have no data for a long time, and a device may never end. Therefore, the reader waits until the writer needs
                 // the content.
                 self.feed.flush()?;
                 if self.is_wanted.as_ref().is_some_and(IsWanted::wait) {
@@ -253,8 +254,8 @@ impl Reader {
         if self.how.keep.any_xattr() {
             xattrs = match fd {
                 Some(fd) => self.xattrs.of_open(fd.as_fd())?,
-                // The xattr system calls for symbolic links accept only a path. A path through /proc/self/fd avoids another lookup from the
-                // root.
+                // The xattr system calls for symbolic links accept only a path. A path through /proc/self/fd avoids another look-up from
+                // the root.
                 None if place.dir.as_raw_fd() == CWD.as_raw_fd() => {
                     self.xattrs.of_link(&place.path)?
                 }
@@ -295,7 +296,7 @@ impl Reader {
         Ok(Some(0))
     }
 
-    /// Sends a file's content, and returns its final size. If the file has grown, the content beyond `size` is sent too.
+    /// Sends a file's content, and returns its final size. If the file has grown, also sends the content beyond `size`.
     fn content(
         &mut self,
         place: &Place<'_>,
@@ -311,7 +312,7 @@ impl Reader {
                 Err(errno) => Err(errno),
             };
             match read {
-                // The file has become shorter during the copy, so it ends before the end of the range.
+                // The file has shrunk during the copy, so it ends before the end of the range.
                 Ok((behind, end)) if behind < end => return Ok(Some(behind)),
                 // Some files of /proc report a size of 0, so the reader looks for more content.
                 Ok((_, end)) if end >= size => return self.rest(place, fd, end, Reads::At),
@@ -325,7 +326,7 @@ impl Reader {
         }
     }
 
-    /// Whether the writer still accepts the content of the present file.
+    /// Whether the writer still accepts the content of the current file.
     fn is_wanted(&self) -> bool {
         self.is_wanted.as_ref().is_none_or(IsWanted::is_not_refused)
     }
@@ -401,7 +402,7 @@ impl Reader {
 enum Reads {
     /// At any position, in any order.
     At,
-    /// Only from the beginning to the end, as the data arrives. Pipes and devices are read in this way.
+    /// Only from the beginning to the end, as the data arrive. Pipes and devices are read in this way.
     InOrder,
 }
 
@@ -445,7 +446,7 @@ impl Reads {
     }
 }
 
-/// Adds the inodes and the space that a directory and everything below it need to `needs`, except for the files of `spared`.
+/// Adds the inodes and the space that a directory and everything below it need to `needs`, except for the files in `spared`.
 pub(crate) fn needs_of_tree(
     dir: &Path,
     spared: &Spared,
@@ -477,7 +478,7 @@ pub(crate) fn needs_of_tree(
     })
 }
 
-/// Adds to `needs` the ranges that a copy of the file would write. If the ranges cannot be determined, the rest of the file is added.
+/// Adds to `needs` the ranges that a copy of the file would write. If the ranges cannot be determined, adds the rest of the file.
 fn ranges(path: &Path, stat: &Metadata, needs: &mut Needs) {
     let size = stat.len();
     let flags = OFlags::RDONLY | OFlags::CLOEXEC | OFlags::NONBLOCK | OFlags::NOFOLLOW;

@@ -101,8 +101,8 @@ pub(crate) struct Filler<'a> {
 }
 
 impl<'a> Filler<'a> {
-    /// `total` is the number and the total size of the files in the sources, if the caller has counted the files. If the copy is strict,
-    /// every failure ends the copy.
+    /// Creates a filler. `total` is the number and the total size of the files in the sources, if the caller has counted them. If the copy
+    /// is strict, every failure ends the copy.
     pub(crate) fn new(
         source: &Rc<Source>,
         owners: Owners,
@@ -141,11 +141,11 @@ impl<'a> Filler<'a> {
     /// Copies the entries of a directory with all their attributes. The root gets the directory's attributes.
     ///
     /// # Errors
-    /// Fails if there is no space for a file: this file and all later files are missing. Any other failure is reported, and the copy continues,
-    /// except if the copy is strict.
+    /// Fails if there is no space for a file: this file and all later files are then missing. Any other failure is reported, and the copy
+    /// continues, unless the copy is strict.
     pub(crate) fn directory(&mut self, dir: &Path) -> Result<(), Failure> {
         let how = self.writer.how();
-        // Earlier reads of the tree have changed access times. The modification times are used as access times, so that these reads do not
+        // Earlier reads of the tree have changed access times. The copy uses modification times as access times, so that these reads do not
         // change the result.
         let keep = Keep { times: Times::Changed, ..how.keep };
         self.writer.set_how(How { keep, ends: self.ends, ..how });
@@ -193,8 +193,8 @@ impl<'a> Filler<'a> {
         copied.and(self.writer.end_layer(self.report))
     }
 
-    /// Makes a directory, a special file or a regular file with content. If the file exists, its owner and mode are set. A regular file
-    /// with content replaces an existing file. A regular file without content must exist.
+    /// Makes a directory, a special file or a regular file with content. If the file exists, sets its owner and mode. A regular file with
+    /// content replaces an existing file. A regular file without content must exist.
     ///
     /// # Errors
     /// Fails if the file cannot be made, or if the name belongs to a file of another type or to another device.
@@ -265,7 +265,7 @@ impl<'a> Filler<'a> {
     }
 }
 
-/// The directory at a path of a volume.
+/// Returns the directory at a path of a volume.
 ///
 /// # Errors
 /// Fails if the volume cannot be opened, or if there is no directory at the path.
@@ -277,7 +277,8 @@ pub(crate) fn directory_of(target: &Target, context: &Arc<Context>) -> Result<Fo
     Ok(found)
 }
 
-/// Sets the owner and the mode of a file to the values in a line of a device table. The file must have the type and device of this line.
+/// Sets the owner and the mode of a file to the values in a line of a device table. The file must have the type and the device number of
+/// this line.
 fn set_node(name: &Name, there: &Inode, stat: &Stat) -> Result<(), Failure> {
     let is = there.stat();
     if (is.file_type, is.device) != (stat.file_type, stat.device) {

@@ -51,7 +51,7 @@ impl Open {
         // `allocated` is set before the allocation, because an allocation that fails may have allocated a part of the range.
         self.allocated = pos.0 + len;
         match name.fs().writable().and_then(|writer| writer.fallocate(*number, how, pos, len)) {
-            // A file with indirect blocks cannot be preallocated. This is not an error: the writes allocate the blocks.
+            // A file with indirect blocks cannot be preallocated. This is not an error, because the writes allocate the blocks.
             Err(error) if error.kind() == ErrorKind::Unsupported => return Ok(()),
             made => made.map_err(|error| name.failed(&error))?,
         }

@@ -13,19 +13,19 @@ use crate::walk::{Visit, walk};
 
 /// The prefix of whiteouts. No file of an image has a name with this prefix (OCI image specification, "Image Layer Filesystem Changeset").
 pub(super) const WHITEOUT: &[u8] = b".wh.";
-/// The directory of e2fsck in the root. A layer does not hide this directory.
+/// The directory that e2fsck uses in the root. A layer does not hide this directory.
 const LOST_AND_FOUND: &[u8] = b"lost+found";
 
-/// The directories whose times are set after the copy. Each new file in a directory changes the times of the directory.
+/// The directories whose times are set after the copy, because each new file in a directory changes the directory's times.
 #[derive(Default)]
 pub(super) struct Places {
     times: BTreeMap<InodeNo, SetAttributes>,
-    /// The names that the current layer has made, with their directories; `None` if the source is not a layer. Names are stored instead of
-    /// inodes, because a layer may add a name to a file of an earlier layer, and hide the old name.
+    /// The names that the current layer has made, with their directories. `None` if the source is not a layer. Names are stored instead of
+    /// inodes, because a layer may add a name to a file of an earlier layer and hide the old name.
     layer: Option<HashSet<(InodeNo, Vec<u8>)>>,
-    /// The files that the current layer has made with names that AUFS uses for itself.
+    /// The files that the current layer has made under names that AUFS uses internally.
     aside: Vec<Name>,
-    /// The owner of the directories that the archive lacks. The copy makes these directories for the files of the archive that are in them.
+    /// The owner of directories that the archive does not contain, but that the copy makes for files of the archive.
     pub(super) owner: (u32, u32),
 }
 
@@ -53,7 +53,7 @@ impl Places {
                 }
             }
         }
-        // The lookup still fails if a component of the path is not a directory, or is a link to a missing file.
+        // The look-up still fails if a component of the path is not a directory, or is a link to a missing file.
         at(path).map_err(|failure| if failure.is_missing() { missing } else { failure })
     }
 
@@ -71,7 +71,7 @@ impl Places {
         }
     }
 
-    /// Removes the files that the layer has made with the names that AUFS uses for itself.
+    /// Removes the files that the layer has made under the names that AUFS uses internally.
     pub(super) fn end_layer(&mut self, report: &mut Report) -> Result<(), Failure> {
         self.layer = None;
         for name in std::mem::take(&mut self.aside) {
@@ -142,7 +142,7 @@ impl Places {
     }
 
     /// Removes a file, or a directory with everything below it. Keeps the files for which `keeps` returns true, and the directories that
-    /// contain these files.
+    /// contain them.
     fn remove_unless(
         &mut self,
         found: Found,
@@ -156,14 +156,14 @@ impl Places {
                 (true, Visit::First) | (_, Visit::Last { intact: false }) => return Ok(()),
                 _ if keeps(self, &found.name) => return Ok(()),
                 (true, _) => match fs.writable().and_then(|writer| writer.rmdir(dir, name)) {
-                    // The directory contains a file that is kept, so the directory is kept too.
+                    // The directory contains a file that is kept, so it is kept too.
                     Err(error) if error.kind() == ErrorKind::NotEmpty => return Ok(()),
                     removed => removed,
                 },
                 _ => fs.writable().and_then(|writer| writer.unlink(dir, name)),
             };
             removed.map_err(|error| found.failed(&error))?;
-            // A later file may reuse the inode number, so the recorded times are dropped.
+            // A later file may reuse the inode number, so this code drops the recorded times.
             self.times.remove(&found.number());
             if let Some(layer) = &mut self.layer {
                 layer.remove(&(found.name.dir, found.name.name.clone()));
@@ -201,7 +201,7 @@ impl Places {
                 return Ok(());
             }
             self.remove(Found { name: to.clone(), inode }, report)?;
-            // The removal of `to` may have removed a directory that contained the target, so the target is looked up again.
+            // Removing `to` may have removed a directory that contained the target, so this code looks up the target again.
             if target.name.look(Follow::NotLast)?.is_none() {
                 let gone = Error::new(
                     ErrorKind::NotFound,
@@ -229,7 +229,7 @@ impl Places {
     }
 }
 
-/// Whether an existing file is kept when a copy gets its name. Only a directory is kept, and only if the copy is a directory too.
+/// Whether an existing file is kept when a copy is given its name. Only a directory is kept, and only if the copy is a directory too.
 pub(super) fn stays(there: FileType, new: FileType) -> bool {
     (there, new) == (FileType::Directory, FileType::Directory)
 }

@@ -12,8 +12,8 @@ use crate::copy::Keep;
 use crate::copy::keep::is_access_list;
 use crate::failure::Failure;
 
-/// The length of a read and a write: small enough that the data stays in the processor's cache between the read and the write. A file of at
-/// most this length is written in one transaction. This is faster than a direct write with a later conversion of unwritten extents.
+/// The length of a read and a write, small enough for the data to stay in the processor's cache between the two. A file of at most this
+/// length is written in one transaction, which is faster than a direct write with a later conversion of unwritten extents.
 pub(super) const PIECE: u64 = 1 << 20;
 
 /// A step of the copy of a tree. Each `Begin` has an `End`. The steps between `Begin` and `End` describe the file's content or the
@@ -25,19 +25,19 @@ pub(super) enum Step {
     Begin(Box<Entry>),
     /// Another name of a file whose `Begin` was sent earlier.
     Again(Vec<u8>, Identity),
-    /// `Data` steps follow for this range, which has no hole. If the file becomes shorter, the content of these steps ends before the end
-    /// of the range.
+    /// `Data` steps follow for this range, which has no hole. If the file shrinks, the content of these steps ends before the end of the
+    /// range.
     Range(FilePos, u64),
     /// A piece of a file's content. Ranges without such a step are holes.
     Data(FilePos, Buffer),
     /// The end of a file or a directory. For a file, the field is the size. `None` if the file or directory could not be read completely.
     End(Option<u64>),
-    /// The path, below the root, for the next `Begin` or `Link`. The directories of this path are made if they are missing.
+    /// The path, below the root, for the next `Begin` or `Link`. Missing directories of this path are made.
     At(Vec<u8>),
     /// The file at this path gets an additional name, which the preceding `At` step contains.
     Link(Vec<u8>),
-    /// Removes files of earlier trees at this path below the root. `Hide` removes the file or the directory at the path, and `Empty`
-    /// removes only the entries of the directory.
+    /// Removes files of earlier trees at this path below the root. `Hide` removes the file or the directory at the path; `Empty` removes
+    /// only the entries of the directory.
     Hide(Vec<u8>),
     Empty(Vec<u8>),
     /// A part of the tree could not be read.
@@ -54,7 +54,7 @@ pub(super) struct Entry {
     pub(super) stat: Stat,
     /// The target of a symbolic link.
     pub(super) target: Option<Vec<u8>>,
-    /// For a symbolic link in the destination volume, the file that the link leads to.
+    /// For a symbolic link in the destination volume, the file to which the link points.
     pub(super) leads_to: Option<InodeNo>,
     pub(super) xattrs: Vec<Xattr>,
     /// The writer's answer whether it needs the content.
@@ -62,8 +62,8 @@ pub(super) struct Entry {
 }
 
 impl Entry {
-    /// Sorts the extended attributes and access control lists. A host lists them in the order in which they were set. The readers also sort
-    /// the entries of directories. Therefore the bytes of a copy depend only on the tree.
+    /// Sorts the extended attributes and access control lists, because a host lists them in the order in which they were set. The readers
+    /// also sort the entries of directories, so the bytes of a copy depend only on the tree.
     pub(super) fn sort(&mut self) {
         self.xattrs.order_by(|a, b| a.name.cmp(&b.name));
         let lists = self.xattrs.iter_mut().filter(|xattr| is_access_list(&xattr.name));
@@ -71,14 +71,14 @@ impl Entry {
     }
 }
 
-/// With this value, the writer answers whether it needs a file's content. If the writer drops the value, it refuses all content that was
-/// not sent yet.
+/// The writer's end of the answer whether it needs a file's content. If the writer drops this value, it refuses all content that has not
+/// been sent yet.
 pub(super) struct Wanted(Arc<Answer>);
 
-/// With this value, the reader gets the answer whether the writer needs a file's content.
+/// The reader's end of the answer whether the writer needs a file's content.
 pub(super) struct IsWanted(Arc<Answer>);
 
-/// The answer, which the writer and the reader share. It needs one allocation for each file. A channel would need more allocations.
+/// The answer, which the writer and the reader share. It needs one allocation for each file; a channel would need more.
 struct Answer {
     /// `None` until the writer has decided.
     is_wanted: Mutex<Option<bool>>,
@@ -119,7 +119,7 @@ impl IsWanted {
         *decided.unwrap_or_else(PoisonError::into_inner) == Some(true)
     }
 
-    /// Whether the writer has sent no refusal so far.
+    /// Whether the writer has not refused so far.
     pub(super) fn is_not_refused(&self) -> bool {
         *self.0.is_wanted.lock().unwrap_or_else(PoisonError::into_inner) != Some(false)
     }
@@ -128,7 +128,7 @@ impl IsWanted {
 /// The identity of a file: device and inode.
 pub(super) type Identity = (u64, u64);
 
-/// The error of a reader that must stop, because the writer has ended the copy.
+/// The error of a reader that must stop because the writer has ended the copy.
 pub(super) struct Stopped;
 
 /// The options of the writer.
@@ -143,7 +143,7 @@ pub(super) struct How {
     /// Whether an existing file with the name of a copy is removed first, with everything below it. A directory is kept if the copy is a
     /// directory.
     pub(super) replace: bool,
-    /// The latest timestamp of a copy. A later timestamp is replaced by this timestamp.
+    /// The latest timestamp of a copy. It replaces any later timestamp.
     pub(super) latest: Option<Timestamp>,
 }
 
@@ -151,7 +151,7 @@ pub(super) struct How {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Ends {
     Never,
-    /// A failure for lack of space. No further file is copied.
+    /// A failure for lack of space. No further files are copied.
     WithoutRoom,
     Always,
 }

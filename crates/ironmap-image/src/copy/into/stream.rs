@@ -1,4 +1,4 @@
-//! Writes the content of large files with direct writes. Several writes are in flight at a time.
+//! Writes the content of large files with direct writes, several of which are in flight at a time.
 
 use std::mem;
 use std::sync::{Arc, Mutex, PoisonError};
@@ -13,14 +13,14 @@ use crate::progress::Progress;
 
 /// The maximum number of writes in flight.
 const IN_FLIGHT: usize = 4;
-/// A length in bytes that is a multiple of the sector size of every device.
+/// A length in bytes that is a multiple of every device's sector size.
 const SECTORS: usize = 4096;
 
 /// The maximum length of a small file in bytes. The memory for several small files is split off from one buffer of `PIECE` bytes.
 const SMALL: usize = 64 << 10;
 
-/// Buffers of `PIECE` bytes, which are reused, because the allocation of new pages would take as long as the copy of the data. Small files
-/// share a buffer, because many allocations of different lengths are slow.
+/// Buffers of `PIECE` bytes. They are reused, because allocating new pages would take as long as copying the data. Small files share a
+/// buffer, because many allocations of different lengths are slow.
 #[derive(Clone, Default)]
 pub(super) struct Pieces(Arc<Mutex<Spare>>);
 
@@ -32,7 +32,7 @@ struct Spare {
 }
 
 impl Pieces {
-    /// Memory of this length, with arbitrary content.
+    /// Returns memory of this length, with arbitrary content.
     pub(super) fn take(&self, len: usize) -> Result<Buffer> {
         let mut spare = self.0.lock().unwrap_or_else(PoisonError::into_inner);
         if len > SMALL {
@@ -111,7 +111,7 @@ impl Stream {
         result
     }
 
-    /// Takes the completed writes off the queue.
+    /// Takes the completed writes from the queue.
     fn take(&mut self, progress: &Progress) -> Result<()> {
         let mut first = Ok(());
         while let Some(Completion { memory, result, .. }) = self.queue.pop() {

@@ -102,7 +102,7 @@ pub(crate) fn needs_of(
     .map(drop)
 }
 
-/// The written ranges of a regular file.
+/// Returns the written ranges of a regular file.
 fn ranges(found: &Found) -> Result<impl Iterator<Item = ironmap::Result<Iomap>>, Failure> {
     let inode = found.name.source.inode(found.number(), found.name.path())?;
     let file = found.name.source.file(inode, found.name.path())?;
@@ -110,7 +110,7 @@ fn ranges(found: &Found) -> Result<impl Iterator<Item = ironmap::Result<Iomap>>,
     Ok(ranges.into_iter())
 }
 
-/// Whether a range contains written data. A copy has holes instead of all other ranges. An error counts as a written range, so that the
+/// Whether a range contains written data. A copy has holes in place of all other ranges. An error counts as a written range, so that the
 /// caller gets the error.
 fn is_written(mapping: &ironmap::Result<Iomap>) -> bool {
     !mapping
@@ -118,7 +118,7 @@ fn is_written(mapping: &ironmap::Result<Iomap>) -> bool {
         .is_ok_and(|mapping| matches!(mapping.kind, IomapType::Hole | IomapType::Unwritten))
 }
 
-/// Whether a name is in a directory, or below it.
+/// Whether a name is in a directory or below it.
 fn is_below(name: &Name, dir: &Found) -> Result<bool, Failure> {
     if !name.is_beside(&dir.name) {
         return Ok(false);
@@ -174,7 +174,7 @@ impl Reader {
         };
         let begun = writer.take(Step::Begin(Box::new(entry)), report);
         if directory {
-            // After a failure the walk still visits the entries of the directory, and the writer skips them.
+            // After a failure, the walk still visits the entries of the directory, and the writer skips them.
             return match begun {
                 Err(failure) if !writer.how().ends.with(&failure) => {
                     report.error(&failure);

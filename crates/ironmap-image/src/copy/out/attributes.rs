@@ -74,7 +74,7 @@ impl Attributes {
             let result = rustix_libc::fs::fsetxattr(file, &**name, value, XattrFlags::empty());
             self.note(name, result, shown);
         }
-        // The standard library sets the mode through libc, so fakeroot sees the change. rustix would call the kernel directly here.
+        // The standard library sets the mode through libc, so fakeroot sees the change. rustix would call the kernel directly.
         file.set_permissions(self.mode(stat)).map_err(|error| errno(&error))?;
         rustix_libc::fs::futimens(file, &times(stat))
     }
@@ -107,13 +107,12 @@ impl Attributes {
         rustix_libc::fs::utimensat(dir, &place.name, &times(stat), AtFlags::SYMLINK_NOFOLLOW)
     }
 
-    /// The owner to set. `None` if the user is not root, because only root can change owners.
+    /// Returns the owner to set, or `None` if the user is not root, because only root can change owners.
     fn owner(&self, stat: &Stat) -> Option<(u32, u32)> {
         self.is_root().then_some((stat.uid, stat.gid))
     }
 
-    /// The mode to set. The set-id bits are cleared if the copy has another owner, because set-id bits would grant the rights of that
-    /// owner.
+    /// Returns the mode to set. Clears the set-id bits if the copy has another owner, because they would grant the rights of that owner.
     fn mode(&self, stat: &Stat) -> Permissions {
         let keeps_owner = self.is_root() || self.user.as_raw() == stat.uid;
         let mask = if keeps_owner { 0o7777 } else { 0o1777 };
@@ -128,7 +127,7 @@ impl Attributes {
         }
     }
 
-    /// The warnings: one for each extended attribute that the host refused.
+    /// Returns the warnings: one for each extended attribute that the host refused.
     pub(super) fn warnings(&self) -> impl Iterator<Item = String> {
         self.refused.iter().map(|(name, (count, first))| {
             let name = String::from_utf8_lossy(name);
@@ -137,7 +136,7 @@ impl Attributes {
     }
 }
 
-/// Removes access control lists that the source does not have, but that the copy has inherited from its directory. These lists would grant
+/// Removes access control lists that the source does not have but that the copy has inherited from its directory. These lists would grant
 /// additional rights.
 fn drop_access_lists(fd: impl AsFd, xattrs: &[Xattr]) -> Result<(), Errno> {
     for list in ACCESS_LISTS {
@@ -149,7 +148,8 @@ fn drop_access_lists(fd: impl AsFd, xattrs: &[Xattr]) -> Result<(), Errno> {
     Ok(())
 }
 
-/// The result of the removal of a list. It is no error if the list does not exist, or if the file or file system does not support lists.
+/// Returns the result of removing a list. It is not an error if the list does not exist, or if the file or file system does not support
+/// lists.
 fn removed(result: Result<(), Errno>) -> Result<(), Errno> {
     match result {
         Err(Errno::NODATA | Errno::OPNOTSUPP | Errno::ACCESS) => Ok(()),

@@ -18,7 +18,7 @@ use crate::transfer;
 /// The unit in bytes in which a range is read again after an error. No device has larger sectors.
 const UNIT: u64 = 4096;
 /// The maximum number of gaps that are recorded for a file. If the file has more gaps, the last recorded gap extends to the end of the last
-/// real gap.
+/// actual gap.
 const MOST: usize = 4096;
 
 /// The ranges of a file that could not be read, in order. A copy has zeros in these ranges.
@@ -39,7 +39,7 @@ impl Gaps {
         }
     }
 
-    /// The number of bytes in the ranges.
+    /// Returns the number of bytes in the ranges.
     pub(crate) fn len(&self) -> u64 {
         self.ranges.iter().map(|range| range.end - range.start).sum()
     }
@@ -47,7 +47,7 @@ impl Gaps {
     /// The failure of a copy with gaps.
     pub(super) fn failure(&self, name: &str) -> Option<Failure> {
         let why = self.why.clone()?;
-        let what = format!("{name}: copied without {} bytes that cannot be read", self.len());
+        let what = format!("{name}: copied, except for {} bytes that cannot be read", self.len());
         Some(Failure::with(why.reason(), what).because(why))
     }
 }
@@ -75,7 +75,7 @@ impl Content<'_> {
 }
 
 impl Copier<'_> {
-    /// Copies the written ranges. The copy has holes instead of all other ranges. In a copy without a salvage ledger, a range that cannot
+    /// Copies the written ranges. The copy has holes in place of all other ranges. In a copy without a salvage ledger, a range that cannot
     /// be read makes the copy fail. In a salvage, such ranges are returned, and the copy fails only if nothing of the file can be read.
     pub(super) fn copy_data(
         &mut self,
@@ -108,7 +108,7 @@ impl Copier<'_> {
         match content.gaps.why {
             Some(why) if content.copied == 0 => Err(why),
             _ => {
-                // The last write usually gives the copy its size, except if the file ends with a hole.
+                // The last write usually gives the copy its size, unless the file ends with a hole.
                 if content.end != file.size()
                     && let Err(error) = copy.set_len(file.size())
                 {
@@ -116,7 +116,7 @@ impl Copier<'_> {
                     if self.ledger.is_none() {
                         return Err(failure);
                     }
-                    // The size can be damaged, and larger than the host permits.
+                    // The size may be damaged, and larger than the host permits.
                     content.gaps.add(content.end..file.size(), failure);
                 }
                 Ok(content.gaps)

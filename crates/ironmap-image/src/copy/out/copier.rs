@@ -75,8 +75,7 @@ pub(crate) struct Copier<'a> {
 enum Begun {
     /// A directory of the host was made for this directory of the volume, and receives its entries.
     Directory(Directory, Inode),
-    /// The result for a file that is not a directory: whether it was copied, perhaps in part. `false` also for a directory that could not
-    /// be made.
+    /// The file is not a directory, or the directory could not be made. The field states whether the file was copied, perhaps in part.
     File(bool),
 }
 
@@ -274,7 +273,8 @@ impl<'a> Copier<'a> {
         }
     }
 
-    /// Copies a file that is not a directory. Returns the ranges of its content that could not be read. `None` for a file that is left out.
+    /// Copies a file that is not a directory. Returns the ranges of its content that could not be read, or `None` for a file that is not
+    /// copied.
     fn copy_file(
         &mut self,
         place: &Entry,
@@ -319,10 +319,10 @@ impl<'a> Copier<'a> {
         let stat = inode.stat().clone();
         self.ahead.load(&mut self.queue, self.source, inode.number());
         let file = self.source.file(inode, path)?;
-        // In a new directory, no name is taken: it contains only copies of this command, and no two of its copies have the same name.
+        // In a new directory, no name is taken: it contains only copies of this command, and no two of them have the same name.
         let replaces = !place.dir.is_new && place.check(HostType::RegularFile, &self.spared)?;
-        // The copy is written under a temporary name, because an incomplete copy must not replace an existing file, or be mistaken for a
-        // complete file.
+        // The copy is written under a temporary name, because an incomplete copy must neither replace an existing file nor be mistaken for
+        // a complete file.
         let part = place.beside();
         let copy = part.create()?;
         let copied = self.copy_data(place, &copy, &file, path).and_then(|gaps| {
@@ -377,7 +377,7 @@ impl<'a> Copier<'a> {
         result.map(|()| true).map_err(|errno| place.failed(errno))
     }
 
-    /// The extended attributes. If they cannot be read, the failure is reported, and the file is copied without them.
+    /// Returns the extended attributes. If they cannot be read, the failure is reported, and the file is copied without them.
     fn xattrs(&mut self, inode: &Inode, path: &[u8]) -> Vec<Xattr> {
         inode.xattrs().unwrap_or_else(|error| {
             self.report.error(&Failure::at(self.source.name(path), &error));

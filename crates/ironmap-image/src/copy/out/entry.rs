@@ -31,7 +31,7 @@ pub(crate) struct Directory {
     pub(super) has_default_list: bool,
 }
 
-/// A name in a directory. A file with this name may exist or not.
+/// A name in a directory. A file with this name may or may not exist.
 pub(crate) struct Entry {
     pub(super) dir: Directory,
     pub(super) name: OsString,
@@ -67,12 +67,12 @@ impl Entry {
         self.dir.path.join(&self.name)
     }
 
-    /// The failure of an operation on this name.
+    /// Returns the failure of an operation on this name.
     pub(super) fn failed(&self, error: impl Into<std::io::Error>) -> Failure {
         Failure::host(self.path().display(), error)
     }
 
-    /// A path to this name through the directory's descriptor, for system calls that accept only a path.
+    /// Returns a path to this name through the directory's descriptor, for system calls that accept only a path.
     pub(super) fn proc_path(&self) -> PathBuf {
         let mut path = PathBuf::from(format!("/proc/self/fd/{}", self.dir.fd.as_raw_fd()));
         path.push(&self.name);
@@ -92,7 +92,7 @@ impl Entry {
         Ok(Directory::of(fd, self.path(), is_new))
     }
 
-    /// A temporary name, in the same directory, that no other copy uses.
+    /// Returns a temporary name in the same directory that no other copy uses.
     pub(super) fn beside(&self) -> Self {
         Self { dir: self.dir.clone(), name: part_name().into() }
     }
@@ -111,7 +111,7 @@ impl Entry {
         fd.map(File::from).map_err(|errno| self.failed(errno))
     }
 
-    /// The device and inode of the file that has the name.
+    /// Returns the device and inode of the file that has the name.
     pub(super) fn identity(&self) -> Option<(u64, u64)> {
         identity(&*self.dir.fd, Path::new(&self.name))
     }
@@ -129,8 +129,8 @@ impl Entry {
         if self.check(new, spared)? { self.remove() } else { Ok(()) }
     }
 
-    /// Returns whether a file has this name. It is an error if a copy of type `new` must not replace that file. Only a special file can
-    /// replace a special file, because a copy to `/dev/null` must not replace the device.
+    /// Returns whether a file has this name. Fails if a copy of type `new` must not replace that file. Only a special file can replace a
+    /// special file, because a copy to `/dev/null` must not replace the device.
     pub(super) fn check(&self, new: FileType, spared: &Spared) -> Result<bool, Failure> {
         let stat =
             match rustix_libc::fs::statat(&*self.dir.fd, &self.name, AtFlags::SYMLINK_NOFOLLOW) {
@@ -158,7 +158,7 @@ impl Entry {
     }
 }
 
-/// The device and inode of a file. A symbolic link is not followed.
+/// Returns the device and inode of a file. A symbolic link is not followed.
 pub(super) fn identity(dir: impl AsFd, path: &Path) -> Option<(u64, u64)> {
     let stat = rustix_libc::fs::statat(dir, path, AtFlags::SYMLINK_NOFOLLOW).ok()?;
     Some((stat.st_dev, stat.st_ino))

@@ -118,11 +118,11 @@ fn destination(
     if dest.as_os_str().as_bytes().ends_with(b"/") && !directory {
         return Err(Failure::new(format!("{}: is not a directory (ENOTDIR)", dest.display())));
     }
-    // If DEST is a symbolic link, the link is followed, and must lead to an existing file.
+    // If DEST is a symbolic link, the link is followed and must point to an existing file.
     let dest = if dest.is_symlink() {
         &dest.canonicalize().map_err(|error| {
             if dest.exists() {
-                // For example, DEST can be /dev/stdout, which may lead to a pipe.
+                // For example, DEST can be /dev/stdout, which may be a pipe.
                 let what = "the symbolic link leads to a file without a path, such as a pipe: use ironmap cat";
                 return Failure::new(format!("{}: {what}", dest.display()));
             }
@@ -139,7 +139,7 @@ fn destination(
     Ok(Destination::As(parent.place(name)))
 }
 
-/// The last component of a path. `None` for `.`, `..` and the root.
+/// Returns the last component of a path, or `None` for `.`, `..` and the root.
 fn last_name(path: &[u8]) -> Option<&OsStr> {
     let name = path.rsplit(|byte| *byte == b'/').find(|name| !name.is_empty())?;
     (!matches!(name, b"." | b"..")).then(|| OsStr::from_bytes(name))

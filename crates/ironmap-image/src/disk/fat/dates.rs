@@ -7,7 +7,7 @@ const FIRST: i64 = 3_652;
 /// 2107-12-31, in days since 1970.
 const LAST: i64 = 50_402;
 
-/// The time and the date of a number of seconds since 1970. A time outside of the years 1980 to 2107 becomes the nearest possible time.
+/// Converts seconds since 1970 to a time and a date. A time outside of the years 1980 to 2107 becomes the nearest possible time.
 pub(super) fn time_and_date(seconds: i64) -> [u16; 2] {
     let seconds = seconds.clamp(FIRST * DAY, LAST * DAY + DAY - 1);
     let (days, second) = (seconds / DAY - FIRST, seconds % DAY);

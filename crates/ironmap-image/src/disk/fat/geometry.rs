@@ -2,7 +2,7 @@
 
 use super::tree::Dir;
 
-/// The types of FAT. The number is the size of an entry in the allocation table, in bits.
+/// The types of FAT. The number is the size in bits of an entry in the allocation table.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Kind {
     Fat12,
@@ -19,7 +19,7 @@ impl Kind {
         }
     }
 
-    /// The minimum and maximum number of clusters for each type of FAT. The number of clusters determines the type. Microsoft's
+    /// Returns the minimum and maximum number of clusters for each type of FAT. The number of clusters determines the type. Microsoft's
     /// specification recommends a distance of 16 from the bounds, because some programs compute the bounds wrongly.
     fn clusters(self) -> std::ops::RangeInclusive<u64> {
         match self {
@@ -51,8 +51,8 @@ pub(super) struct Geometry {
 const MAX_CLUSTER: u64 = 32 << 10;
 
 impl Geometry {
-    /// The geometry for a range of `size` bytes, with at least `root_slots` entries in the root directory. FAT32 is used if it is possible,
-    /// because firmware expects it on an ESP. `None` if the size or the number of entries is not possible.
+    /// Creates the geometry for a range of `size` bytes, with at least `root_slots` entries in the root directory. FAT32 is used if
+    /// possible, because firmware expects it on an ESP. Returns `None` if the size or the number of entries is not possible.
     pub(super) fn new(size: u64, sector: u64, root_slots: u64) -> Option<Self> {
         let of = |kind, cluster| {
             Self::with(kind, size, sector, cluster, root_slots)
@@ -81,8 +81,8 @@ impl Geometry {
         u16::try_from(root_slots).ok()?;
         let (root, cluster) = (root_slots * 32 / sector, cluster / sector);
         let first = if kind == Kind::Fat32 { 32 } else { 1 };
-        // The length of a table is computed for all sectors after the root directory, although the tables themselves occupy some of these
-        // sectors. So the table is long enough.
+        // The length of a table is computed for all sectors after the root directory, although the tables themselves occupy some of them,
+        // so the table is long enough.
         let most = total.checked_sub(first + root)? / cluster;
         let table = ((most + 2) * kind.bits()).div_ceil(8 * sector);
         // The first cluster is aligned to 4096 bytes, and to the cluster size.
@@ -92,22 +92,22 @@ impl Geometry {
         Some(Self { kind, sector, total, cluster, reserved, table, root_slots, clusters })
     }
 
-    /// The cluster size in bytes.
+    /// Returns the cluster size in bytes.
     pub(super) fn cluster_bytes(&self) -> u64 {
         self.cluster * self.sector
     }
 
-    /// The position of the root directory of FAT12 and FAT16, in bytes.
+    /// Returns the position of the root directory of FAT12 and FAT16 in bytes.
     pub(super) fn root_at(&self) -> u64 {
         (self.reserved + 2 * self.table) * self.sector
     }
 
-    /// The position of a cluster in bytes. The first cluster has number 2.
+    /// Returns the position of a cluster in bytes. The first cluster has number 2.
     pub(super) fn at(&self, cluster: u32) -> u64 {
         self.root_at() + self.root_slots * 32 + (u64::from(cluster) - 2) * self.cluster_bytes()
     }
 
-    /// The number of clusters that the files need. The root directory also contains the label.
+    /// Returns the number of clusters that the files need. The root directory also contains the label.
     pub(super) fn needs(&self, root: &Dir) -> u64 {
         let cluster = self.cluster_bytes();
         let own = if self.kind == Kind::Fat32 { root.clusters(cluster) } else { 0 };
@@ -119,7 +119,7 @@ impl Geometry {
 mod tests {
     use super::*;
 
-    /// For each size from 64 KiB on, all parts of the geometry end within the size.
+    /// For each size starting at 64 KiB, all parts of the geometry are within the size.
     #[test]
     fn every_size_has_a_geometry() {
         for sector in [512, 4096] {

@@ -1,6 +1,7 @@
 //! Makes a FAT file system together with its content. Source: Microsoft's FAT specification (fatgen103).
 //!
-//! All files are known before the first write. So each file and directory is one range of clusters, and equal sources give equal bytes.
+//! All files are known before the first write, so each file and directory occupies one range of clusters, and equal sources produce equal
+//! bytes.
 
 mod dates;
 mod geometry;
@@ -24,8 +25,8 @@ const LABEL: usize = 11;
 const DIRECTORY: u8 = 0x10;
 const ARCHIVE: u8 = 0x20;
 const VOLUME_LABEL: u8 = 0x08;
-/// The numbers of two sectors of FAT32 that the boot sector names: the sector with the counts of free clusters, and the backup of the boot
-/// sector.
+/// The numbers of two sectors of FAT32 to which the boot sector points: the sector with the counts of free clusters, and the backup of the
+/// boot sector.
 const INFO: u16 = 1;
 const BACKUP: u16 = 6;
 
@@ -48,15 +49,15 @@ impl Identity {
     }
 }
 
-/// Refuses a label that FAT cannot store. The text is the reason.
+/// Refuses a label that FAT cannot store. The error text is the reason.
 pub(super) fn check_label(label: &str) -> Result<(), String> {
     label_of(label).map(|_| ())
 }
 
-/// The label as it is stored. Without a label, FAT stores the text `NO NAME`.
+/// Returns the label as it is stored. Without a label, FAT stores the text `NO NAME`.
 ///
 /// # Errors
-/// Fails if FAT cannot store the label. The text is the reason.
+/// The reason why FAT cannot store the label.
 fn label_of(label: &str) -> Result<[u8; LABEL], String> {
     let is_good = |char: char| (' '..='~').contains(&char) && !"\"*+,./:;<=>?[\\]|".contains(char);
     if label.len() > LABEL || !label.chars().all(is_good) || label.starts_with(' ') {
@@ -69,7 +70,7 @@ fn label_of(label: &str) -> Result<[u8; LABEL], String> {
     Ok(if label.is_empty() { *b"NO NAME    " } else { stored })
 }
 
-/// The smallest size in bytes with enough space for the files: a multiple of 1 MiB.
+/// Returns the smallest size in bytes with enough space for the files: a multiple of 1 MiB.
 pub(super) fn smallest(root: &Dir, sector: u64) -> Option<u64> {
     const STEP: u64 = 1 << 20;
     let mut size =
@@ -128,7 +129,7 @@ pub(super) fn make(
     writer.finish(identity)
 }
 
-/// The failure for an error while the disk is written.
+/// Returns the failure for an error while the disk is written.
 #[expect(clippy::needless_pass_by_value, reason = "the argument of map_err")]
 fn failed(error: ironmap::Error) -> Failure {
     Failure::at("the partition", &error)
@@ -167,7 +168,7 @@ impl Writer<'_, '_> {
         self.below(root, 0)
     }
 
-    /// Gives clusters to everything below a directory.
+    /// Assigns clusters to everything below a directory.
     fn place(&mut self, dir: &mut Dir) {
         let cluster = self.geometry.cluster_bytes();
         for entry in dir.entries.values_mut() {
@@ -213,7 +214,7 @@ impl Writer<'_, '_> {
     /// Appends the entries of a directory.
     fn entries(&self, dir: &Dir, bytes: &mut Vec<u8>) {
         let mut shorts = Shorts::default();
-        // Names that are valid short names must keep them. Therefore they get their short names before any other name.
+        // Valid short names must stay unchanged, so they are assigned before all other short names.
         let exact: Vec<_> = dir.entries.values().map(|entry| shorts.exact(&entry.name)).collect();
         for (Entry { name, time, node }, exact) in dir.entries.values().zip(exact) {
             let short = exact.unwrap_or_else(|| {
@@ -278,7 +279,7 @@ impl Writer<'_, '_> {
         Ok(())
     }
 
-    /// Writes the two tables, and then the boot sector. The range is a FAT file system only after this last write.
+    /// Writes the two tables, and then the boot sector. Only this last write makes the range a FAT file system.
     fn finish(self, identity: &Identity) -> Result<(), Failure> {
         let Geometry { sector, reserved, table, .. } = self.geometry;
         for copy in 0..2 {
@@ -300,7 +301,7 @@ impl Writer<'_, '_> {
     }
 }
 
-/// A directory entry.
+/// Returns a directory entry.
 fn entry(name: &Short, attributes: u8, time: i64, cluster: u32, size: u32) -> [u8; 32] {
     let [time, date] = time_and_date(time);
     let mut entry = [0; 32];

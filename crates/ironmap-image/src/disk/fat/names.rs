@@ -1,17 +1,17 @@
-//! Names in a FAT directory. Each file has a short name of 8 and 3 characters. A file also has a long name if the short name differs from
-//! its real name.
+//! Names in a FAT directory. Each file has a short name of 8 and 3 characters, and also a long name if the short name differs from its real
+//! name.
 
 use std::collections::{HashMap, HashSet};
 
 /// A short name: eight characters and three characters of the extension, padded with spaces.
 pub(super) type Short = [u8; 11];
 
-/// The number of UTF-16 units in one entry of a long name.
+/// The number of UTF-16 code units in one entry of a long name.
 const UNITS: usize = 13;
-/// The maximum length of a name in units of UTF-16.
+/// The maximum length of a name in UTF-16 code units.
 const MAX_UNITS: usize = 255;
 
-/// Refuses a name that FAT cannot store. The result is the reason.
+/// Refuses a name that FAT cannot store. The error is the reason.
 pub(super) fn refuse(name: &str) -> Result<(), &'static str> {
     let is_bad = |char: char| char < ' ' || char == '\x7F' || "\"*/:<>?\\|".contains(char);
     if name.contains(is_bad) {
@@ -38,7 +38,7 @@ pub(super) struct Shorts {
 }
 
 impl Shorts {
-    /// If `name` is a valid short name that is not in use, takes the name and returns it.
+    /// If `name` is a valid short name that is not in use, reserves and returns it.
     pub(super) fn exact(&mut self, name: &str) -> Option<Short> {
         let (short, is_exact) = basis(name);
         (is_exact && shown(&short) == name && self.taken.insert(short)).then_some(short)
@@ -66,7 +66,7 @@ impl Shorts {
     }
 }
 
-/// The short name that is most similar to a name, and whether the two differ at most in their case.
+/// Returns the short name that is most similar to a name, and whether the two differ at most in case.
 fn basis(name: &str) -> (Short, bool) {
     let inner = name.trim_start_matches('.');
     let (base, extension) = inner.rsplit_once('.').unwrap_or((inner, ""));
@@ -86,19 +86,19 @@ fn basis(name: &str) -> (Short, bool) {
     (short, fits)
 }
 
-/// A short name as a user sees it.
+/// Returns a short name as users see it.
 fn shown(short: &Short) -> String {
     let [base, extension] =
         [&short[..8], &short[8..]].map(|part| String::from_utf8_lossy(part).trim_end().to_owned());
     if extension.is_empty() { base } else { format!("{base}.{extension}") }
 }
 
-/// The number of directory entries for a long name.
+/// Returns the number of directory entries for a long name.
 pub(super) fn long_entries(name: &str) -> usize {
     name.encode_utf16().count().div_ceil(UNITS)
 }
 
-/// The directory entries of a long name, in the order in which FAT stores them: the entry with the end of the name is first.
+/// Returns the directory entries of a long name, in the order in which FAT stores them: the entry with the end of the name is first.
 pub(super) fn long(name: &str, short: &Short) -> Vec<[u8; 32]> {
     let sum = short.iter().fold(0_u8, |sum, byte| sum.rotate_right(1).wrapping_add(*byte));
     let units: Vec<_> = name.encode_utf16().collect();
@@ -131,7 +131,7 @@ pub(super) fn long(name: &str, short: &Short) -> Vec<[u8; 32]> {
 mod tests {
     use super::*;
 
-    /// Short names are unique. A valid short name is kept. A name that differs from its short name only in the case gets no number.
+    /// Short names are unique. A valid short name is kept. A name that differs from its short name only in case gets no number.
     #[test]
     fn short_names_are_unique() {
         let mut shorts = Shorts::default();

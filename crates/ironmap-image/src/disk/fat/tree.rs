@@ -9,7 +9,7 @@ use super::names::{long_entries, refuse};
 use crate::failure::Failure;
 use crate::spared::Spared;
 
-/// A directory. The keys are the names in lower case, because FAT ignores the case of names.
+/// A directory. The keys are the names in lower case, because FAT ignores case.
 #[derive(Debug, Default)]
 pub(crate) struct Dir {
     pub(super) entries: BTreeMap<String, Entry>,
@@ -52,7 +52,7 @@ impl Dir {
     ///
     /// # Errors
     /// Fails if the directory cannot be read, or if FAT cannot store a file: a link, a device, a name that FAT does not permit, two names
-    /// that differ only in their case, a file of more than 4 GiB.
+    /// that differ only in case, or a file of 4 GiB or more.
     pub(crate) fn add(
         &mut self,
         dir: &Path,
@@ -75,7 +75,7 @@ impl Dir {
             }
             let key = name.to_lowercase();
             if let Some(other) = here.insert(key.clone(), name.clone()) {
-                return Err(cannot(&format!("the name differs from {other} only in its case")));
+                return Err(cannot(&format!("the name differs from {other} only in case")));
             }
             let time = found.mtime().min(latest.unwrap_or(i64::MAX));
             let node = if found.is_dir() {
@@ -90,19 +90,20 @@ impl Dir {
                     .map_err(|_| cannot("FAT stores no file of 4 GiB or more"))?;
                 Node::File(HostFile { path, size, place: Clusters::default() })
             } else {
-                return Err(cannot("FAT stores only files and directories, no links or devices"));
+                return Err(cannot("FAT stores only files and directories, not links or devices"));
             };
             self.entries.insert(key, Entry { name, time, node });
         }
         Ok(())
     }
 
-    /// The number of directory entries of 32 bytes, without `.` and `..` and without the label. Each name is counted as a long name.
+    /// Returns the number of directory entries of 32 bytes, without `.` and `..` and without the label. Each name is counted as a long
+    /// name.
     pub(super) fn slots(&self) -> u64 {
         self.entries.values().map(|entry| 1 + long_entries(&entry.name) as u64).sum()
     }
 
-    /// The number of clusters that everything below this directory needs.
+    /// Returns the number of clusters that everything below this directory needs.
     pub(super) fn clusters_below(&self, cluster: u64) -> u64 {
         let need = |entry: &Entry| match &entry.node {
             Node::Dir(dir) => dir.clusters(cluster) + dir.clusters_below(cluster),
@@ -111,7 +112,7 @@ impl Dir {
         self.entries.values().map(need).sum()
     }
 
-    /// The number of clusters of this directory itself, with `.` and `..`.
+    /// Returns the number of clusters of this directory itself, with `.` and `..`.
     pub(super) fn clusters(&self, cluster: u64) -> u64 {
         ((self.slots() + 2) * 32).div_ceil(cluster)
     }

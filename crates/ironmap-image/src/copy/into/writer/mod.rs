@@ -38,13 +38,13 @@ pub(super) struct Writer {
     /// The destination of the tree, and the destination of its next file.
     root: Option<Name>,
     to: Option<Name>,
-    /// The destination of all sources that the present reader reads.
+    /// The destination of all sources that the current reader reads.
     sources: Option<Destination>,
     places: Places,
     owners: Owners,
     /// Whether the tree is in the destination volume.
     same: bool,
-    /// The files and directories whose `Begin` step has arrived, but not yet the `End` step. `None` for a file that is not copied.
+    /// The files and directories whose `Begin` step has arrived, but not yet their `End` step. `None` for a file that is not copied.
     open: Vec<Option<Open>>,
     pieces: Pieces,
     /// The queue of direct writes. `None` until the first large file.
@@ -92,9 +92,8 @@ impl Writer {
         self.how = how;
     }
 
-    /// Forgets the files with several names, before the next source of a new volume. A later source can replace a file of an earlier
-    /// source, and a new file can then get the inode number of the replaced file. Therefore all names of a hard link must come from one
-    /// source.
+    /// Forgets the files with several names before the next source of a new volume. A later source can replace a file of an earlier source,
+    /// and a new file can then get the inode number of the replaced file. Therefore, all names of a hard link must come from one source.
     pub(super) fn forget_links(&mut self) {
         self.seen.clear();
         self.links.clear();
@@ -111,7 +110,7 @@ impl Writer {
         self.pieces.clone()
     }
 
-    /// Starts a tree that is copied to this name. `from` is the volume that contains the tree, or `None` if the host contains it.
+    /// Starts a tree that is copied to this name. `from` is the volume that contains the tree, or `None` if the tree is on the host.
     pub(super) fn start(&mut self, to: Name, from: Option<&Rc<Source>>) {
         self.same = from.is_some_and(|from| Rc::ptr_eq(from, &to.source));
         self.open.clear();
@@ -146,7 +145,7 @@ impl Writer {
         self.places.start_layer();
     }
 
-    /// Ends the layer, and removes the files whose names AUFS uses for itself.
+    /// Ends the layer, and removes the files with names that AUFS uses internally.
     pub(super) fn end_layer(&mut self, report: &mut Report) -> Result<(), Failure> {
         self.places.end_layer(report)
     }
@@ -237,7 +236,7 @@ impl Writer {
         }
     }
 
-    /// The destination of a file with this name; `None` if its directory was not copied.
+    /// Returns the destination of a file with this name, or `None` if its directory was not copied.
     fn name(&self, name: &[u8]) -> Option<Name> {
         let Some(above) = self.open.last() else { return self.to.clone() };
         above.as_ref().map(|above| above.name.below(above.number, name))
@@ -258,7 +257,7 @@ impl Writer {
         };
         let kind = entry.stat.file_type;
         let mut gives_group = inherits && kind == FileType::Directory;
-        // An existing file is looked up only if the creation fails. In a new directory, the creation rarely fails.
+        // The code looks up an existing file only if the creation fails. In a new directory, the creation rarely fails.
         let mut new = true;
         let number = match self.create(&name, &entry) {
             Err(error) if error.kind() == ErrorKind::Exists => {
@@ -383,7 +382,7 @@ impl Writer {
         let regular = open.entry.stat.file_type == FileType::Regular;
         if regular && (size > open.size || open.file.is_some()) {
             open.set_size(size)?;
-            // The drop of the file updates the timestamps, so the timestamps must be set after the drop.
+            // Dropping the file updates the timestamps, so the timestamps must be set after the drop.
             open.file = None;
         }
         let Open { entry, name, number, .. } = &*open;
@@ -433,13 +432,12 @@ impl Writer {
             .map_err(|error| name.failed(&error))
     }
 
-    /// Ends an incomplete copy. If the copy made the file, the file is removed. A file that existed before keeps the content written so
-    /// far.
+    /// Ends an incomplete copy. If the copy made the file, removes the file. A file that existed before keeps the content written so far.
     fn give_up(&mut self, open: &Open) -> Result<(), Failure> {
         if !open.new {
             return open.give_back_room();
         }
-        // The file is removed, because an incomplete file could be mistaken for a complete file.
+        // The file is removed, because it could be mistaken for a complete file.
         self.links.remove(&open.entry.identity);
         let name = &open.name;
         name.fs()

@@ -21,8 +21,8 @@ pub(super) enum There {
     Removed,
 }
 
-/// Refuses two names for a copy that is not a directory: a name that ends with a slash, and a name that this command has already given to
-/// another copy.
+/// Refuses two kinds of names for a copy that is not a directory: a name that ends with a slash, and a name that this command has already
+/// given to another copy.
 pub(in super::super) fn check_name(
     to: &Name,
     kind: FileType,
@@ -114,12 +114,12 @@ impl Writer {
             there = name.find(Follow::All)?;
             old = there.file_type();
         }
-        // cp(1) would write to the device or pipe of the existing special file. On a volume that is not mounted, this is not possible, so
-        // the copy is refused.
+        // cp(1) would write to the device or pipe of the existing special file. This is not possible on an unmounted volume, so the copy is
+        // refused.
         if new == FileType::Regular && !matches!(old, FileType::Regular | FileType::Symlink) {
             return fails(ErrorKind::Exists, "a regular file cannot replace a special file");
         }
-        // If a symbolic link replaced the file that it leads to, the link would lead to itself.
+        // If a symbolic link replaced the file to which it points, it would point to itself.
         let replaced_by_its_link = entry.leads_to == Some(there.number());
         if self.same && there.number().0 == entry.identity.1 || replaced_by_its_link {
             return Err(name.refused("the file is the source of the copy"));
