@@ -55,6 +55,6 @@ _os.register_at_fork(
 
 @_atexit.register
 def _end() -> None:
-    # Calls of daemon threads must not be in flight when the interpreter ends.
+    # No call of a daemon thread may be in flight when the interpreter ends.
     _native.end()
     _close_all()

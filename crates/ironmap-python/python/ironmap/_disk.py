@@ -79,7 +79,7 @@ def build_disk(
     progress: Callable[[Progress], object] | None = None,
     on_message: Callable[[str], object] | None = None,
 ) -> DiskInfo:
-    """Makes a disk: a GPT, partitions, and their content, in an image file or on a device.
+    """Makes a disk (a GPT, partitions, and their content) in an image file or on a device.
 
     A partition is a text `TYPE:SIZE[:KEY=VALUE,...]`. TYPE is a name of the Discoverable Partitions Specification, such as `esp` or `root`,
     or a GUID. SIZE is a number of bytes with an optional K, M, G or T; `rest`, the remaining space; or `min`, the smallest size of the

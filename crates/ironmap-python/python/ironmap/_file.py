@@ -1,4 +1,4 @@
-"""Open files with the protocol of the module io."""
+"""Open files that follow the protocol of the module io."""
 
 import io
 import os
@@ -29,7 +29,7 @@ def flags_of(mode: str) -> int:
 
 
 def mode_of(flags: int) -> str:
-    """The mode that opens an existing file again with these flags, without a change of its content."""
+    """The mode that reopens an existing file with these flags without changing its content."""
     plus = "+" if flags & READ and flags & (WRITE | APPEND) else ""
     if flags & APPEND:
         return "ab" + plus
@@ -61,12 +61,12 @@ class File(io.RawIOBase):
         self._flags = flags & ~(CREATE | CREATE_NEW | TRUNCATE)
         self.mode = mode_of(flags)
         if type(self) is File:
-            # The same methods without a frame of Python.
+            # These are the same methods, but without a Python frame.
             for method in ("pread", "readinto_at", "read_ranges_into"):
                 self.__dict__[method] = getattr(core, method)
 
     def __del__(self) -> None:
-        # The file is closed with `_core`, and not before: a call of one of these methods may be in flight.
+        # The file is closed together with `_core`, because a call of one of these methods may still be in flight.
         pass
 
     def __repr__(self) -> str:
@@ -78,7 +78,7 @@ class File(io.RawIOBase):
 
     @property
     def closed(self) -> bool:
-        """Whether the file or its volume was closed."""
+        """Whether the file or its volume has been closed."""
         return self._core.closed
 
     def close(self) -> None:
@@ -92,7 +92,7 @@ class File(io.RawIOBase):
 
     @property
     def raw(self) -> bool:
-        """Whether reads go to the device, around the kernel. A host file changes to the kernel and back when a program writes to it."""
+        """Whether reads bypass the kernel and go to the device. When a program writes to a host file, its reads go through the kernel for some time."""
         report = self._core.report()
         return report is None or report[0]
 
@@ -136,7 +136,7 @@ class File(io.RawIOBase):
         return self._core.readinto(buffer)
 
     def write(self, buffer, /) -> int:
-        """Writes at the position, or at the end in the mode "a". Returns the number of bytes, which is smaller only if space is lacking."""
+        """Writes at the position, or at the end in the mode "a". Returns the number of bytes written, which is smaller only for lack of space."""
         return self._core.write(buffer)
 
     def truncate(self, size: int | None = None, /) -> int:
@@ -149,7 +149,7 @@ class File(io.RawIOBase):
             raise ValueError("I/O operation on closed file or volume")
 
     def sync(self, data_only: bool = False) -> None:
-        """Makes all completed writes durable (`fsync`), with `data_only` only the metadata that are needed to read them (`fdatasync`)."""
+        """Makes all completed writes and all metadata durable (`fsync`); with `data_only`, only the metadata that a read needs (`fdatasync`)."""
         self._core.sync(data_only)
 
     def pread(self, size: int, position: int, /) -> bytes:

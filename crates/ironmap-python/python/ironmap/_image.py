@@ -1,4 +1,4 @@
-"""Images of ext4 volumes: making, filling, reading and resizing them."""
+"""Makes, fills, reads and resizes images of ext4 volumes."""
 
 import os
 import uuid as _uuid
@@ -20,9 +20,9 @@ class Progress(NamedTuple):
     bytes: int
     """The number of copied bytes of their content."""
     total_files: int | None
-    """The number of all files; `None` if it is not known."""
+    """The total number of files; `None` if it is not known."""
     total_bytes: int | None
-    """The number of bytes of their content; `None` if it is not known."""
+    """The total number of bytes of their content; `None` if it is not known."""
 
 
 class ImageInfo(NamedTuple):
@@ -101,7 +101,7 @@ def _encoded(text: str | None) -> bytes | None:
 
 
 def _sources(add) -> list[tuple]:
-    # One source is not iterated: the letters of a path, or the lines of a file object.
+    # A single source is not iterated: iteration would yield the letters of a path, or the lines of a file object.
     alone = isinstance(add, (str, bytes, os.PathLike, Content)) or hasattr(add, "read")
     return [Content._of(source)._fields for source in ([add] if alone else add)]
 

@@ -19,11 +19,11 @@ class Finding(NamedTuple):
     severity: str
     """`note` (no fault), `repairable`, `data loss` or `fatal`."""
     kind: str
-    """A machine-readable name, such as `checksum`."""
+    """The machine-readable name of the kind of fault, such as `checksum`."""
     place: str
     """The structure on disk."""
     text: str
-    """The fault in words."""
+    """The description of the fault."""
     inode: int | None
     """The inode, if the finding concerns one."""
     block: int | None
@@ -152,12 +152,12 @@ class Volume:
 
     @property
     def notices(self) -> list[str]:
-        """Settings that could not be applied, and faults of the device that were ignored."""
+        """The settings that could not be applied, and the faults of the device that were ignored."""
         return self._store.notices()
 
     @property
     def closed(self) -> bool:
-        """Whether the volume was closed."""
+        """Whether the volume has been closed."""
         return self._store.closed
 
     def __repr__(self) -> str:
@@ -236,7 +236,7 @@ class Volume:
         ['/etc']
         """
         top = os.fsdecode(top)
-        # A stack of its own, because a tree may be deeper than Python's. A tuple is a directory whose contents were visited.
+        # This function uses its own stack, because a tree may be deeper than Python's. A tuple is a directory whose contents were visited.
         stack: list[str | tuple[str, list[str], list[str]]] = [top]
         while stack:
             directory = stack.pop()
@@ -259,7 +259,7 @@ class Volume:
                 try:
                     is_directory = entry.is_dir()
                 except OSError:
-                    is_directory = False  # As in os.walk: a link in a circle, or a damaged inode.
+                    is_directory = False  # As in os.walk, this is a circular link or a damaged inode.
                 (names if is_directory else others).append(entry.name)
                 if entry.is_symlink():
                     links.add(entry.name)
@@ -285,7 +285,7 @@ class Volume:
         return self.stat(path, follow_symlinks=False)
 
     def exists(self, path: Path) -> bool:
-        """Whether a path leads to a file."""
+        """Whether a path refers to a file."""
         try:
             self.stat(path)
         except (FileNotFoundError, NotADirectoryError):
@@ -297,7 +297,7 @@ class Volume:
         return self._store.readlink(os.fsencode(path))
 
     def mkdir(self, path: Path, mode: int = 0o755) -> None:
-        """Creates a directory, owned by user and group 0."""
+        """Creates a directory that belongs to user 0 and group 0."""
         self._store.mkdir(os.fsencode(path), mode)
 
     def makedirs(self, path: Path, mode: int = 0o755, exist_ok: bool = False) -> None:
@@ -397,7 +397,7 @@ _hosts: dict[str, _Host] = {}
 
 def _host(engine: str) -> _Host:
     host = _hosts.get(engine)
-    # Two threads may both create a host. Then one of them is dropped.
+    # Two threads may create a host at the same time. One of the two hosts is then dropped.
     return host if host is not None else _hosts.setdefault(engine, _Host(engine))
 
 

@@ -28,7 +28,7 @@ from fsspec.spec import AbstractFileSystem  # type: ignore[import-untyped]
 from ._volume import Volume
 
 _PREFIX = "ironmap://"
-# The volumes in use. All file systems of a volume share it, because a volume that is open for writing can be opened once only.
+# The volumes in use. All file systems of a volume share it, because a volume that is open for writing can be opened only once.
 _volumes: weakref.WeakValueDictionary[tuple, Volume] = weakref.WeakValueDictionary()
 # A signal handler or a destructor may use a file system while its thread holds this lock.
 _opening = threading.RLock()
@@ -54,7 +54,7 @@ def _split(url: str) -> tuple[str, str | None]:
 
 
 class _Reader(io.BufferedReader):
-    """A buffered reader whose reads come from where their thread has sought.
+    """A buffered reader in which each thread reads from the position to which it has sought.
 
     Some programs (DuckDB) use one file in several threads, and each thread seeks and then reads. Another thread may move the position between
     the two calls. So a call that follows a seek of its thread moves the position back first.
@@ -133,7 +133,7 @@ class IronmapFileSystem(AbstractFileSystem):
         super().__init__(**options)
         if location is None:
             raise ValueError("the location of the volume is missing: ironmap://LOCATION::/PATH, or the option location")
-        # The second half of a URL with "::" arrives here. The first half then is the path of all calls.
+        # This argument is the second half of a URL with "::". The first half is then the path of all calls.
         self._named = f"{location}!"
         self._path = "/" if fo is None else self._normal(fo)
         self._strip_protocol = self._strip
@@ -165,7 +165,7 @@ class IronmapFileSystem(AbstractFileSystem):
         if not path.startswith(_PREFIX):
             return cls._normal(path) if not path.endswith("!") else path
         location, inner = _split(path.removeprefix(_PREFIX))
-        # Without a path, the result names the volume, and the file system knows the path.
+        # Without a path, the result names the volume, because the file system already has the path.
         return f"{location}!" if inner is None else cls._normal(inner)
 
     def _strip(self, path):
@@ -195,8 +195,8 @@ class IronmapFileSystem(AbstractFileSystem):
             try:
                 target = self.volume.stat(path)
             except OSError:
-                target = attributes  # The link leads to no file.
-            # In a listing, a link to a directory is no directory: a walk could follow links in a circle.
+                target = attributes  # The link is broken.
+            # In a listing, a link to a directory does not count as a directory, because a walk could follow circular links.
             if into_links or not stat.S_ISDIR(target.st_mode):
                 attributes = target
         kinds = {stat.S_IFREG: "file", stat.S_IFDIR: "directory", stat.S_IFLNK: "link"}
@@ -217,7 +217,7 @@ class IronmapFileSystem(AbstractFileSystem):
         return self._info(self._strip_protocol(path))
 
     def lexists(self, path, **kwargs):
-        """Whether a name exists, also if it is a link that leads to no file."""
+        """Whether a name exists, even if it is a broken link."""
         try:
             self.volume.lstat(self._strip_protocol(path))
         except OSError:
@@ -286,7 +286,7 @@ class IronmapFileSystem(AbstractFileSystem):
         self.volume.rename(old, new)
 
     def cp_file(self, path1, path2, **kwargs):
-        """Copies a file, or creates a directory like another one."""
+        """Copies a file, or creates a directory for a source that is a directory."""
         old, new = self._strip_protocol(path1), self._strip_protocol(path2)
         if self.isdir(old):
             self.makedirs(new, exist_ok=True)
@@ -319,7 +319,7 @@ class IronmapFileSystem(AbstractFileSystem):
             return file.pread(max(stop - start, 0), start)
 
     def cat_ranges(self, paths, starts, ends, max_gap=None, on_error="return", **kwargs):
-        """Ranges of files. The ranges of one file are in flight together."""
+        """Returns ranges of files. The ranges of one file are in flight together."""
         count = len(paths)
         starts = starts if isinstance(starts, list) else [starts] * count
         ends = ends if isinstance(ends, list) else [ends] * count
@@ -350,5 +350,5 @@ class IronmapFileSystem(AbstractFileSystem):
         self.volume.sync()
 
     def close(self):
-        """Closes the volume, also for other file systems that share it. The next use opens it again."""
+        """Closes the volume, including for other file systems that share it. The next use opens it again."""
         self._open_volume.close()
