@@ -1,4 +1,4 @@
-// Reads blocks of 4 KiB at random positions by the C library, for the instruction count of benches/cost.rs:
+// Reads blocks of 4 KiB at random positions with the C library, for the instruction count of benches/cost.rs:
 //
 //   cost IMAGE pread|queue|pool REQUESTS
 #define _GNU_SOURCE

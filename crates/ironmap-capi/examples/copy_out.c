@@ -84,7 +84,7 @@ static void copy_directory(const char *from, const char *to, mode_t mode) {
         copy(child, child_copy);
     }
     check(ironmap_closedir(directory), from);
-    // The permissions come last: they may forbid new names.
+    // The permissions are set last, because they may forbid new names.
     check_host(chmod(to, mode) == 0, to);
 }
 

@@ -57,7 +57,7 @@ static void submit(struct request *request, uint64_t pos) {
     check(ironmap_submit_read(file, request->memory, PIECE, pos, 0, request), "submit");
 }
 
-// Takes all completions that are there. The caller waits for the descriptor afterwards.
+// Takes all available completions. The caller waits for the descriptor afterwards.
 static void reap(void) {
     struct ironmap_completion completions[DEPTH];
     ptrdiff_t count = check(ironmap_reap(queue, completions, DEPTH, sizeof *completions), "reap");
@@ -92,11 +92,11 @@ int main(int argc, char **argv) {
         submit(&requests[i], next);
     }
     reap();
-    // The checksum takes the pieces in the order of the file. The last one is short.
+    // The checksum covers the pieces in the order of the file. The last piece is short.
     for (int i = 0;; i = (i + 1) % DEPTH, next += PIECE) {
         struct request *request = &requests[i];
         while (!request->is_complete) {
-            // The kernel interrupts the wait for its work on requests, also without a signal.
+            // The kernel may interrupt the wait for its work on requests, even without a signal.
             if (epoll_wait(epoll, &event, 1, -1) < 0 && errno != EINTR)
                 check_system(-1, "epoll_wait");
             reap();
@@ -110,7 +110,7 @@ int main(int argc, char **argv) {
     }
     printf("%llu bytes, checksum %016llx\n", (unsigned long long)bytes, (unsigned long long)sum);
 
-    // This waits for the requests past the end of the file. Only then the memory can be freed.
+    // This call waits for the requests past the end of the file. The memory can be freed only afterwards.
     check(ironmap_queue_free(queue), "queue");
     free(memory);
     if (volume)

@@ -30,7 +30,7 @@ static int print(struct ironmap_volume *volume, const char *path) {
         pos += (uint64_t)count;
     }
     int status = count < 0 ? fail(path) : 0;
-    // The queue closes its files.
+    // Freeing the queue closes its files.
     ironmap_queue_free(queue);
     return status;
 }

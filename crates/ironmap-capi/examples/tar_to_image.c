@@ -1,4 +1,4 @@
-// Builds an ext4 image from a tar archive on standard input, which may be compressed by gzip or zstd:
+// Builds an ext4 image from a tar archive on standard input, which may be compressed with gzip or zstd:
 //
 //   tar_to_image IMAGE [LABEL] <ARCHIVE
 #include <errno.h>

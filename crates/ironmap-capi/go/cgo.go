@@ -42,7 +42,7 @@ import (
 	"unsafe"
 )
 
-// The handles of the library. The library finds a handle that was closed, so no mistake of this package accesses freed memory.
+// The handles of the library. The library detects a handle that was closed, so no mistake of this package accesses freed memory.
 type (
 	volumeHandle uintptr
 	poolHandle   uintptr
@@ -71,7 +71,7 @@ func goText(chars []C.char) string {
 	return string(bytes)
 }
 
-// text returns a text that ends with a zero byte, in memory of Go.
+// text returns a text that ends with a zero byte, in Go memory.
 func text(s string) *C.char {
 	bytes := make([]byte, len(s)+1)
 	copy(bytes, s)
@@ -164,7 +164,7 @@ func stat(volume volumeHandle, path string, follow bool) (*fileInfo, error) {
 	return info, nil
 }
 
-// value calls a function that returns a length, and then stores a value of this length. No value changes, because the volume is read only.
+// value calls a function that returns a length, and then stores a value of this length. No value changes, because the volume is read-only.
 func value(call func(memory unsafe.Pointer, size C.size_t, why *C.struct_ironmap_failure) C.ptrdiff_t) ([]byte, error) {
 	var why C.struct_ironmap_failure
 	size := call(nil, 0, &why)

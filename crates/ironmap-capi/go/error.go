@@ -27,7 +27,7 @@ func (e *Error) Error() string {
 // Unwrap returns the Errno, which matches fs.ErrNotExist, fs.ErrExist, fs.ErrPermission and errors.ErrUnsupported.
 func (e *Error) Unwrap() error { return e.Errno }
 
-// Is matches EINVAL with fs.ErrInvalid and EBADF with fs.ErrClosed, which the Errno does not.
+// Is matches EINVAL with fs.ErrInvalid and EBADF with fs.ErrClosed, because the Errno does not match them.
 func (e *Error) Is(target error) bool {
 	return e.Errno == syscall.EINVAL && target == fs.ErrInvalid || e.Errno == syscall.EBADF && target == fs.ErrClosed
 }

@@ -11,13 +11,13 @@ import (
 )
 
 const (
-	// maxRead is the size of the largest request in bytes. The library copies each request through memory of its own.
+	// maxRead is the size of the largest request in bytes. The library copies each request through its own memory.
 	maxRead = 4 << 20
 	// readAhead is the number of bytes that File.Read reads at a time. The library has no cache.
 	readAhead = 128 << 10
 )
 
-// A File is an open regular file. Many goroutines can use it. The library may read several ranges at the same time by ReadAt; Read and Seek
+// A File is an open regular file. Many goroutines can use it. Calls of ReadAt may read several ranges at the same time; Read and Seek
 // share a position, and wait for each other.
 type File struct {
 	volume *Volume
@@ -26,7 +26,7 @@ type File struct {
 	handle fileHandle
 	closed atomic.Bool
 
-	// lock protects the position, and the reader, which begins at the position.
+	// lock protects the position and the reader, which begins at the position.
 	lock   sync.Mutex
 	pos    int64
 	reader *bufio.Reader
@@ -63,7 +63,7 @@ func (f *File) call(op string, work func() error) error {
 	return nil
 }
 
-// end closes the handle, unless it is closed.
+// end closes the handle, unless it is already closed.
 func (f *File) end() error {
 	if f.closed.Swap(true) {
 		return fs.ErrClosed

@@ -6,7 +6,7 @@ import "C"
 
 import "runtime/cgo"
 
-// The function is in a file of its own, because cgo copies the preamble of a file that exports a function into two files of C.
+// The function is in a separate file, because cgo copies the preamble of a file that exports a function into two C files.
 //
 //export ironmapFinding
 func ironmapFinding(list C.uintptr_t, finding *C.struct_ironmap_finding) C.int {

@@ -26,7 +26,7 @@ var (
 //
 // Symbolic links are followed within the volume: an absolute target begins at the root of the volume. Open opens regular files, as *File, and
 // directories. ReadFile refuses a file of more than 1 GiB with EFBIG. A name that is not UTF-8 appears in its directory, but package fs does
-// not permit to open it.
+// not permit opening it.
 func (v *Volume) FS() fs.FS { return volumeFS{v} }
 
 func (f volumeFS) Open(name string) (fs.File, error) {

@@ -28,7 +28,7 @@ func TestRulesOfFS(t *testing.T) {
 	})
 }
 
-// The names, attributes, contents and targets are those of the files from which the image was made. The kernel reads those.
+// The names, attributes, contents and targets are those of the files from which the image was made. The kernel reads these files.
 func TestTreeOfSource(t *testing.T) {
 	for tr := range trees {
 		onEach(t, func(t *testing.T, format string) {
@@ -127,7 +127,7 @@ func TestErrors(t *testing.T) {
 	})
 }
 
-// An open directory returns its entries in parts, and is no regular file.
+// An open directory returns its entries in parts, and is not a regular file.
 func TestDirectory(t *testing.T) {
 	onEach(t, func(t *testing.T, format string) {
 		file, err := plain.volume(t, format).FS().Open("many")

@@ -86,7 +86,7 @@ func (e *dirEntry) IsDir() bool       { return e.kind.IsDir() }
 func (e *dirEntry) Type() fs.FileMode { return e.kind }
 func (e *dirEntry) String() string    { return fs.FormatDirEntry(e) }
 
-// Info works for each name of the directory, also for a name that is not UTF-8 and so is not valid in package fs.
+// Info works for each name of the directory, even for a name that is not UTF-8 and so is not valid in package fs.
 func (e *dirEntry) Info() (fs.FileInfo, error) {
 	var info *fileInfo
 	absolute := path.Join(e.directory, e.name)

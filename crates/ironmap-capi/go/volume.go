@@ -1,5 +1,5 @@
-// Package ironmap reads the files of ext4 and XFS volumes that are not mounted: images, partitions and other devices. It needs no mount, and
-// root only for a device that only root may read. The C library libironmap does the work.
+// Package ironmap reads the files of ext4 and XFS volumes that are not mounted: images, partitions and other devices. It needs no mount. It
+// needs root only for a device that only root may read. The C library libironmap does the work.
 //
 // The library has no cache of file data. Each File.ReadAt reads the device. File.Read reads ahead.
 package ironmap
@@ -19,9 +19,9 @@ const callsInFlight = 256
 
 // A Volume is an open volume. It is open for reading only, and does not change. Many goroutines can use it.
 type Volume struct {
-	// slots has an element for each call that is in the library.
+	// slots contains an element for each call that is in the library.
 	slots chan struct{}
-	// lock is held for reading by each call, and for writing by Close, which so waits for the calls.
+	// lock is held for reading by each call, and for writing by Close, which therefore waits for the calls.
 	lock   sync.RWMutex
 	closed bool
 	handle volumeHandle
@@ -170,23 +170,23 @@ func (v *Volume) Xattrs(name string) ([]string, error) {
 // Unknown is the inode or block of a Finding that has none.
 const Unknown = math.MaxUint64
 
-// A Severity tells what a fault does to the content of a volume.
+// A Severity states how a fault affects the content of a volume.
 type Severity uint32
 
 const (
-	// Note is no fault.
+	// Note is not a fault.
 	Note Severity = iota
 	// Repairable is a fault that can be repaired without loss.
 	Repairable
 	// DataLoss is the loss of content or names.
 	DataLoss
-	// Fatal is a fault with which the volume cannot be used.
+	// Fatal is a fault that makes the volume unusable.
 	Fatal
 )
 
 // A Finding is a fault that a check has found.
 type Finding struct {
-	// Severity tells what the fault does.
+	// Severity states how the fault affects the content.
 	Severity Severity
 	// Inode is the number of the inode, or Unknown.
 	Inode uint64

@@ -235,7 +235,7 @@ func TestCloseDuringCalls(t *testing.T) {
 	})
 }
 
-// At most callsInFlight calls are in the library at a time, so the number of threads is limited. Close does not need a place among them.
+// At most callsInFlight calls are in the library at a time, so the number of threads is limited. Close does not count as one of them.
 func TestCallsInFlight(t *testing.T) {
 	v := plain.volume(t, "ext4")
 	var all, entered sync.WaitGroup

@@ -10,7 +10,7 @@ enum { PARTS = 8, PART = 16 * 1024 };
 
 static atomic_size_t released;
 
-// The memory of a wrapped buffer, as a program that maps huge pages has it.
+// The memory of a wrapped buffer, as in a program that maps huge pages.
 static void unmap(void *arg) {
     is(munmap(arg, PARTS * PART), 0);
     atomic_fetch_add(&released, 1);
@@ -34,7 +34,7 @@ static struct ironmap_buffer *new_buffer(struct numbers *numbers, bool wrap, siz
     return buffer;
 }
 
-// Waits as a program with an event loop does: for the descriptor, and then for fewer completions than there is place for.
+// Waits as a program with an event loop does: for the descriptor, and then until it gets fewer completions than it has space for.
 static void finish(struct ironmap_queue *queue, int fd, size_t count) {
     struct ironmap_completion completions[3];
     while (count > 0) {
@@ -47,13 +47,13 @@ static void finish(struct ironmap_queue *queue, int fd, size_t count) {
                 is(completions[i].result, PART);
             count -= (size_t)got;
         } while (got == 3);
-        // The kernel interrupts the wait for its work on requests, also without a signal.
+        // The kernel may interrupt the wait for its work on requests, even without a signal.
         if (count > 0 && poll(&ready, 1, 60000) != 1)
             is(errno, EINTR);
     }
 }
 
-// One round: writes from a buffer, or reads into it, and the buffer is freed before, between or after its requests.
+// One round writes from a buffer or reads into it. The buffer is freed before, between or after its requests.
 static void round_of(struct run *run, struct ironmap_queue *queue, struct ironmap_file *file, struct inode *inode) {
     struct numbers *numbers = &run->numbers;
     static size_t wrapped;
@@ -77,7 +77,7 @@ static void round_of(struct run *run, struct ironmap_queue *queue, struct ironma
         else
             is(ironmap_submit_read_buffer(file, buffer, i * PART, PART, i * PART, 0, bytes), expected);
         count += expected == 0;
-        // Memory that was submitted by its address must stay until the completions. That of a buffer is kept by the requests.
+        // Memory that was submitted by its address must stay until the completions. The requests keep the memory of a buffer.
         if (by_address && !write && i + 1 == freed_after) {
             finish(queue, fd, count);
             count = 0;

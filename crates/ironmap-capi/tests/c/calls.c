@@ -1,4 +1,4 @@
-// The functions of the library that have a handle, each with valid arguments apart from the handle.
+// The functions of the library that take a handle, each called with valid arguments apart from the handle.
 #include "model.h"
 
 #include <fcntl.h>

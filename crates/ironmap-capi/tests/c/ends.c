@@ -83,7 +83,7 @@ static void handlers_of_forks(void) {
     is(ironmap_buffer_free(of_parent), 0);
 }
 
-// A function that provides a tar archive: it tries to free the image, and fails in a way of its own.
+// A function that provides a tar archive: it tries to free the image, and then fails in its own way.
 struct source {
     struct ironmap_image *image;
     long result;

@@ -49,7 +49,7 @@ int main(int argc, char **argv) {
     for (size_t i = 0; i < sizeof parts / sizeof *parts; i++) {
         if (!is_chosen(parts[i].name, argv + 5))
             continue;
-        // Each part has numbers of its own, so it does the same if it runs alone.
+        // Each part has its own random numbers, so it does the same if it runs alone.
         run.numbers.state = seed * 64 + i;
         parts[i].run(&run);
         tree_compare(&run.tree, run.volume);

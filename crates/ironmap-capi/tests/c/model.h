@@ -1,4 +1,4 @@
-// What the parts of the model test share: see model.c.
+// The declarations that the parts of the model test share: see model.c.
 #ifndef MODEL_H
 #define MODEL_H
 

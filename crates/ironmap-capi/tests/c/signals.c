@@ -1,4 +1,4 @@
-// A handler of a signal that calls the queue which the signal has interrupted.
+// A signal handler that calls functions on the queue whose call the signal has interrupted.
 #include "model.h"
 
 #include <fcntl.h>
@@ -8,7 +8,7 @@
 
 enum { SIZE = 64 * 1024, PIECE = 4096 };
 
-// For the handler.
+// The variables of the handler.
 static struct ironmap_file *interrupted;
 static unsigned char expected[SIZE], seen[PIECE];
 static volatile sig_atomic_t refusals, right_reads, wrong_results;

@@ -19,7 +19,7 @@ struct worker {
     size_t count;
 };
 
-// Each thread has a region of the file for itself.
+// Each thread has its own region of the file.
 static void in_own_region(struct worker *worker, unsigned char *memory) {
     size_t begin = worker->index * REGION, at = below(&worker->numbers, REGION), len = below(&worker->numbers, REGION - at);
     unsigned char *model = worker->inode->bytes + begin;

@@ -51,7 +51,7 @@ struct inode *tree_add(struct tree *tree, const char *path, enum kind kind, uint
     return inode;
 }
 
-// A path whose directory exists. The path itself exists or not.
+// A path whose directory exists. The path itself may or may not exist.
 void random_path(struct tree *tree, struct numbers *numbers, char path[PATH]) {
     struct name *parent;
     do

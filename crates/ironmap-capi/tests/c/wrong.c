@@ -67,7 +67,7 @@ static int silent_progress(void *arg, uint64_t files, uint64_t bytes) {
     return 1;
 }
 
-// Wrong arguments on right handles.
+// Wrong arguments with valid handles.
 static void wrong_open(const struct handles *h) {
     struct ironmap_file *file = number(1);
     struct ironmap_volume *volume = number(1);
@@ -156,7 +156,7 @@ static void wrong_requests(const struct handles *h) {
     holds(completion.user == memory && completion.result == -EFBIG);
     is(ironmap_outstanding(queue), 0);
     is(ironmap_wait(queue, 1000), 0);
-    // A call without place for completions sends the requests, too.
+    // A call without space for completions also sends the requests.
     is(ironmap_pwrite(file, memory, 1, 0), 1);
     struct pollfd ready = {ironmap_queue_fd(queue), POLLIN, 0};
     is(ironmap_submit_read(file, memory, 1, 0, 0, memory), 0);
@@ -241,7 +241,7 @@ static void wrong_names(const struct handles *h) {
     is(ironmap_volume_info(v, NULL, 0), -EINVAL);
 }
 
-// A wrong step leaves the description as it was.
+// A wrong step leaves the description unchanged.
 static void wrong_images(const struct handles *h) {
     void *image = h->of[IMAGE];
     is(ironmap_image_add_path(image, NULL), -EINVAL);
