@@ -105,8 +105,8 @@ impl Durability {
         Ok(())
     }
 
-    /// Flushes the device, and waits for all other flushes that began before this flush ended. Any of these flushes, if it fails, may have
-    /// lost the writes that this flush is to make durable, so this flush succeeds only if all of them succeed.
+    /// Flushes the device, and waits for all other flushes that began before this flush ended. If one of them fails, it may have lost the
+    /// writes that this flush is to make durable, so this flush succeeds only if all of them succeed.
     fn flush_now(&self, state: &mut MutexGuard<'_, State>, device: &dyn Device) -> Result<()> {
         state.begun += 1;
         let number = state.begun;

@@ -40,7 +40,7 @@ impl Memory {
         }
     }
 
-    /// Dissolves the memory into its buffers.
+    /// Returns the buffers, and consumes the memory.
     #[must_use]
     pub fn into_buffers(self) -> Vec<Buffer> {
         match self {

@@ -46,7 +46,8 @@ unsafe impl Sync for Forking {}
 static FORK: Forking = Forking(UnsafeCell::new(None));
 
 /// Registers the handlers for forks when the library is loaded. The program registers its handlers later, so the program's handlers can use
-/// the library: `prepare` handlers of the program run before those of the library, and its parent and child handlers run after them.
+/// the library: the program's `prepare` handlers run before those of the library, and its handlers in the parent and in the child run after
+/// those of the library.
 #[used]
 #[unsafe(link_section = ".init_array")]
 static AT_LOAD: extern "C" fn() = watch;
