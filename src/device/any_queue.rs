@@ -140,7 +140,6 @@ pub(crate) use with_queue;
 
 /// Each method branches on the variant once. Two kinds of callers use these methods: queues of devices that are layered over this queue's
 /// device, and programs that use a device without a file system.
-/// programs that use a device without a file system.
 impl DeviceQueue for AnyQueue {
     through_queue!(requests, with_queue);
     through_queue!(resources, with_queue);

@@ -8,7 +8,6 @@ use crate::error::Errno;
 
 /// A device for reading a truncated file system. It reports the largest possible size. Reads past the end of the device below fail with an
 /// I/O error.
-/// I/O error.
 pub type CutShort = Layered<End>;
 
 /// The layer of a [`CutShort`]. It stores the end of the truncated device.

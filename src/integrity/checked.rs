@@ -102,6 +102,7 @@ impl Checked {
     /// Begins a write of whole sectors. When this function returns, the regions of the write are durably marked as dirty, and readers see
     /// the new tuples.
     ///
+    /// # Errors
     /// The errors of the tag device. EAGAIN if `nowait` is set and the function would have to wait. After an error, the write has not
     /// begun.
     #[inline]

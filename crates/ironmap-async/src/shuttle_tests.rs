@@ -1,4 +1,5 @@
 //! Tests how jobs pass from tasks to threads, and answers back to tasks. A model checker chooses the schedules: `./x shuttle`.
+//!
 //! The threads, the jobs, the promises and the wakes are those of the pool. Only the queue of a thread is a model, whose device completes
 //! requests in any order, at any time.
 

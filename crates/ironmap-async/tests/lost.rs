@@ -1,5 +1,6 @@
 //! Tests a pool whose queue is lost while requests are in flight. The cause is a seccomp filter that was installed late, or a closed
 //! descriptor.
+//!
 //! A frozen file system below a loop device keeps the requests in flight. A child process makes the requests. It never frees the device and
 //! the memory; they disappear when the process ends.
 

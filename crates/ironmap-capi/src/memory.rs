@@ -118,6 +118,7 @@ pub(crate) struct Out<T> {
 }
 
 impl<T: Copy> Out<T> {
+    /// # Safety
     /// `place` can be written to for `size` bytes until the value has been [set](Self::set).
     ///
     /// # Errors

@@ -338,7 +338,6 @@ impl Image {
     /// Makes the volume and fills it for a caller with its own [`Context`], which provides the callbacks, the time and the request to stop.
     /// With [`skip_failed`](Self::skip_failed), the report contains the failures. A new image of a given size is then kept, with the files
     /// that could be copied.
-    /// with the files that could be copied.
     ///
     /// # Errors
     /// The errors of [`build`](Self::build).
