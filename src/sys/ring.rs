@@ -335,9 +335,9 @@ impl<T: Passenger, W: Width> Ring<T, W> {
         let mut open = 0;
         for index in 0..all.len() {
             let Transfer { bufs, file, at, tuples, .. } = &mut all[index];
-            let request = Request { file: *file, op, at: *at, rw_flags };
-            let mut entry = request.lent::<W>(bufs, tuples.as_deref_mut());
-            entry.set_user_data(BORROWED | index as u64 | command::<W>(*file));
+            let (file, at, tuples) = (*file, *at, tuples.as_deref_mut());
+            let mut entry = Request { file, op, at, rw_flags }.lent::<W>(bufs, tuples);
+            entry.set_user_data(BORROWED | index as u64 | command::<W>(file));
             // SAFETY: the memory and the tuples are borrowed until this function returns. It returns only after every completion was seen,
             // or when the kernel can never take the entry (see `withdraw`). Nothing in between can unwind.
             if unsafe { self.push_entry(&entry) }.is_err() {
@@ -354,8 +354,7 @@ impl<T: Passenger, W: Width> Ring<T, W> {
             open -= self.collect_lent(all, open);
         }
         if let Some(errno) = self.lost {
-            // A transfer without a result was withdrawn or never queued, and gets the error of the ring. Completed transfers keep their
-            // results.
+            // A transfer without a result was withdrawn or never queued. It gets the error of the ring.
             let unseen = all.iter_mut().filter(|transfer| transfer.result == Transfer::UNSEEN);
             unseen.for_each(|transfer| transfer.result = -errno.0);
         }

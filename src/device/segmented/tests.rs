@@ -141,8 +141,54 @@ fn each_block_has_its_place() {
     }
 }
 
-/// Random requests to a writable device have the same results as the same requests to a vector: by calls, by reads of several parts, and
-/// queued, with one and several buffers, within one range and over several. Overlapping requests are not in flight together.
+/// A range of a request, and whether the request is a write.
+struct Ranged {
+    at: usize,
+    len: usize,
+    writes: bool,
+}
+
+/// Returns numbers below a limit, from a seed.
+fn numbers(seed: u64) -> impl FnMut(u64) -> u64 {
+    let mut state = seed;
+    move |below| {
+        state ^= state << 13;
+        state ^= state >> 7;
+        state ^= state << 17;
+        state % below
+    }
+}
+
+/// Four random requests. Each has its own quarter of the device, so they do not overlap.
+fn round_of(random: &mut impl FnMut(u64) -> u64) -> Vec<Ranged> {
+    let mut next = |quarter: u64| {
+        let len = [4096, (1 + random(64)) * 4096][random(2) as usize];
+        let at = quarter * MIB + random((MIB - len) / 4096 + 1) * 4096;
+        Ranged { at: at as usize, len: len as usize, writes: random(3) == 0 }
+    };
+    (0..4).map(&mut next).collect()
+}
+
+/// Memory that contains `data`, in one buffer or in two.
+fn memory_with(data: &[u8], random: &mut impl FnMut(u64) -> u64) -> Memory {
+    let filled = |data: &[u8]| {
+        let mut one = buffer(data.len());
+        one.copy_from_slice(data);
+        one
+    };
+    let (first, second) = data.split_at(random(data.len() as u64 / 512) as usize * 512);
+    match first.is_empty() || random(2) == 0 {
+        true => Memory::Flat(filled(data)),
+        false => Memory::Vectored(vec![filled(first), filled(second)].into()),
+    }
+}
+
+fn bytes(memory: &Memory) -> Vec<u8> {
+    memory.buffers().iter().flat_map(|one| one.to_vec()).collect()
+}
+
+/// Random requests to a writable device have the same results as the same requests to a vector: queued, with one and several buffers, and by
+/// calls for several parts. Some requests are within one range and others span several.
 #[test]
 fn random_requests_match_a_model() {
     const SEED: u64 = 0x5E6_3E27;
@@ -151,48 +197,20 @@ fn random_requests_match_a_model() {
         let mut model = bench.filled();
         let device = bench.segmented().writable();
         let mut queue = device.queue(&QueueOptions::new().depth(16)).unwrap();
-        let mut state = SEED;
-        let mut random = |below: u64| {
-            state ^= state << 13;
-            state ^= state >> 7;
-            state ^= state << 17;
-            state % below
-        };
+        let mut random = numbers(SEED);
         for round in 0..400_u32 {
-            let slot = 256 << 10;
-            let mut queued = Vec::new();
-            // Each of the four requests of a round has its own quarter of the device, so they do not overlap.
-            for part in 0..4 {
-                let len = ((1 + random(slot / 4096)) * 4096).min([4096, slot][random(2) as usize]);
-                let at = part * MIB + random((MIB - len) / 4096 + 1) * 4096;
-                queued.push((at as usize, len as usize, random(3) == 0));
-            }
-            let content = |at: usize, len: usize| -> Vec<u8> {
-                (0..len).map(|byte| (at / 4096 + byte / 64) as u8 ^ round as u8).collect()
-            };
-            for (index, (at, len, writes)) in queued.iter().copied().enumerate() {
-                let cut = random(len as u64 / 512) as usize * 512;
-                let mut buffers =
-                    vec![buffer(cut.max(512)), buffer(len - cut.max(512).min(len - 512))];
-                if random(2) == 0 || len != buffers.iter().map(|one| one.len()).sum() {
-                    buffers = vec![buffer(len)];
+            let why = format!("{kind:?}, round {round}, seed {SEED:#x}");
+            let requests = round_of(&mut random);
+            for (index, Ranged { at, len, writes }) in requests.iter().enumerate() {
+                let (range, mut data) = (*at..at + len, vec![0; *len]);
+                if *writes {
+                    let byte = |byte: usize| (at / 4096 + byte / 64) as u8 ^ round as u8;
+                    data = (0..*len).map(byte).collect();
+                    model[range].copy_from_slice(&data);
                 }
-                let op = if writes { BioOp::Write } else { BioOp::Read };
-                if writes {
-                    let data = content(at, len);
-                    let mut rest = &data[..];
-                    for one in &mut buffers {
-                        let (now, after) = rest.split_at(one.len());
-                        one.copy_from_slice(now);
-                        rest = after;
-                    }
-                    model[at..at + len].copy_from_slice(&data);
-                }
-                let memory = match <[Buffer; 1]>::try_from(buffers) {
-                    Ok([one]) => Memory::Flat(one),
-                    Err(several) => Memory::Vectored(several.into()),
-                };
-                assert!(queue.submit(bio(op, at as u64, memory, index as u32)).is_ok());
+                let op = if *writes { BioOp::Write } else { BioOp::Read };
+                let memory = memory_with(&data, &mut random);
+                assert!(queue.submit(bio(op, *at as u64, memory, index as u32)).is_ok());
             }
             if round % 16 == 0 {
                 assert!(queue.submit(bio(BioOp::Flush, 0, Memory::Flat(buffer(512)), 9)).is_ok());
@@ -203,29 +221,32 @@ fn random_requests_match_a_model() {
                     assert_eq!((done.result, token(&done.bio)), (Ok(0), 9));
                     continue;
                 }
-                let (at, len, _) = queued[token(&done.bio) as usize];
-                assert_eq!((done.bio.at.0 as usize, done.result), (at, Ok(len)), "{kind:?}");
-                let data: Vec<u8> =
-                    done.bio.memory.buffers().iter().flat_map(|one| one.to_vec()).collect();
-                assert!(data == model[at..at + len], "{kind:?}, round {round}, seed {SEED:#x}");
+                let Ranged { at, len, .. } = requests[token(&done.bio) as usize];
+                assert_eq!((done.bio.at.0 as usize, done.result), (at, Ok(len)), "{why}");
+                assert!(bytes(&done.bio.memory) == model[at..at + len], "{why}");
             }
-            let mut memory: Vec<Vec<u8>> = queued.iter().map(|(_, len, _)| vec![0; *len]).collect();
-            let mut parts: Vec<_> = (memory.iter_mut().zip(&queued))
-                .map(|(one, (at, ..))| {
-                    let bufs = smallvec::smallvec![IoSliceMut::new(one)];
-                    LentPart::new(bufs, DevOffset(*at as u64))
-                })
-                .collect();
-            queue.read_parts_now(Dev::OWN, &mut parts, BioFlags::empty());
-            assert!(parts.iter().all(|part| part.result == Ok(part.len())), "{kind:?}");
-            drop(parts);
-            for (one, (at, len, _)) in memory.iter().zip(&queued) {
-                assert!(one[..] == model[*at..at + len], "{kind:?}, round {round}, seed {SEED:#x}");
-            }
+            check_parts(&mut queue, &requests, &model, &why);
         }
         let mut read = vec![0; model.len()];
         device.read_exact_at(&mut read, DevOffset(0)).unwrap();
         assert!(read == model, "{kind:?}");
+    }
+}
+
+/// Reads the ranges of all requests by one call.
+fn check_parts(queue: &mut impl DeviceQueue, requests: &[Ranged], model: &[u8], why: &str) {
+    let mut memory: Vec<Vec<u8>> = requests.iter().map(|one| vec![0; one.len]).collect();
+    let part = |(one, request): (_, &Ranged)| {
+        let one: &mut Vec<u8> = one;
+        let bufs = smallvec::smallvec![IoSliceMut::new(one)];
+        LentPart::new(bufs, DevOffset(request.at as u64))
+    };
+    let mut parts: Vec<LentPart<'_>> = memory.iter_mut().zip(requests).map(part).collect();
+    queue.read_parts_now(Dev::OWN, &mut parts, BioFlags::empty());
+    assert!(parts.iter().all(|part| part.result == Ok(part.len())), "{why}");
+    drop(parts);
+    for (one, Ranged { at, len, .. }) in memory.iter().zip(requests) {
+        assert!(one[..] == model[*at..at + len], "{why}");
     }
 }
 
