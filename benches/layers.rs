@@ -56,15 +56,15 @@ type Row = (&'static str, Below, Below, Option<(f64, f64)>);
 
 /// Each layer with its devices and limits.
 const LAYERS: [Row; 9] = [
-    ("LVM linear, 3 segments", Below::Linear(3), Below::Raw, Some((90.0, 175.0))),
+    ("LVM linear, 3 segments", Below::Linear(3), Below::Raw, Some((30.0, 30.0))),
     ("LVM linear, 100 segments", Below::Linear(100), Below::Raw, None),
     ("LVM striped", Below::Striped, Below::Raw, None),
-    ("MD linear", Below::Md(-1, 3), Below::Raw, Some((90.0, 175.0))),
-    ("MD RAID 0", Below::Md(0, 3), Below::Raw, Some((115.0, 200.0))),
-    ("MD RAID 1", Below::Md(1, 2), Below::Raw, Some((90.0, 175.0))),
+    ("MD linear", Below::Md(-1, 3), Below::Raw, Some((30.0, 30.0))),
+    ("MD RAID 0", Below::Md(0, 3), Below::Raw, Some((80.0, 85.0))),
+    ("MD RAID 1", Below::Md(1, 2), Below::Raw, Some((30.0, 30.0))),
     ("MD RAID 10", Below::Md(10, 4), Below::Raw, None),
     ("MD RAID 5", Below::Md(5, 3), Below::Raw, None),
-    ("qcow2", Below::Qcow2, Below::Raw, Some((185.0, 235.0))),
+    ("qcow2", Below::Qcow2, Below::Raw, Some((100.0, 135.0))),
 ];
 
 fn main() -> Result<()> {

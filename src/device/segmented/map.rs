@@ -100,6 +100,13 @@ impl Placed {
         (exist < self.len).then(|| self.begin + exist)
     }
 
+    /// Finds a range of the segment. Returns `None` if the range is not contiguous on one device below.
+    #[inline(always)]
+    fn place(&self, at: DevOffset, len: usize) -> Option<(Number, DevOffset)> {
+        let found = self.locate(at.0)?;
+        (len as u64 <= found.rest).then_some((found.device, found.at))
+    }
+
     /// Finds a byte of the segment. `at` must not be before the start of the segment.
     #[inline(always)]
     fn locate(&self, at: u64) -> Option<Found> {
@@ -215,8 +222,20 @@ impl Map {
     /// Finds a range whose unit contains several segments or a segment with stripes.
     #[inline(never)]
     fn search(&self, unit: &Unit, at: DevOffset, len: usize) -> Option<(Number, DevOffset)> {
-        let found = self.segment(unit, at.0)?.locate(at.0)?;
-        (len as u64 <= found.rest).then_some((found.device, found.at))
+        if unit.first != unit.last {
+            return self.search_several(unit, at, len);
+        }
+        self.segments.get(unit.first as usize)?.place(at, len)
+    }
+
+    #[inline(never)]
+    fn search_several(
+        &self,
+        unit: &Unit,
+        at: DevOffset,
+        len: usize,
+    ) -> Option<(Number, DevOffset)> {
+        self.segment(unit, at.0)?.place(at, len)
     }
 
     /// Finds a byte. Returns `None` if no segment contains it.
@@ -224,16 +243,9 @@ impl Map {
         self.segment(self.unit(at)?, at)?.locate(at)
     }
 
-    /// The segment that contains the byte `at` of a unit.
-    #[inline(always)]
+    /// Returns the segment that contains the byte `at` of a unit.
     fn segment(&self, unit: &Unit, at: u64) -> Option<&Placed> {
-        let &Unit { first, last, .. } = unit;
-        if first == last { self.segments.get(first as usize) } else { self.one_of(first, last, at) }
-    }
-
-    #[inline(never)]
-    fn one_of(&self, first: u32, last: u32, at: u64) -> Option<&Placed> {
-        let (first, last) = (first as usize, last as usize);
+        let (first, last) = (unit.first as usize, unit.last as usize);
         let after = self.segments.get(first + 1..=last)?;
         self.segments.get(first + after.partition_point(|segment| segment.begin <= at))
     }
