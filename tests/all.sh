@@ -42,6 +42,20 @@ release_program() {
     export IRONMAP_BIN=$target/release/ironmap
 }
 
+# beside COMMAND...: begins a command that uses one processor. Its output is printed by `joined`.
+beside() {
+    "$@" >"$target/beside.log" 2>&1 &
+    beside=$!
+}
+
+# Waits for the command that runs beside, and prints its output.
+joined() {
+    local ended=0
+    wait "$beside" || ended=$?
+    cat "$target/beside.log"
+    return "$ended"
+}
+
 # The counts of instructions, in the release program.
 counts() { cargo test "${workspace[@]}" --test cli -- measuring::; }
 
@@ -92,7 +106,7 @@ rest() {
     # The steps before the step "release program" use one processor, or wait, or use a build of the tests.
     release_build &
     release=$!
-    trap 'kill "$release" 2>/dev/null || true' EXIT
+    trap 'kill $(jobs -p) 2>/dev/null || true' EXIT
     export IRONMAP_C_STATIC=$target/debug/libironmap_capi.a IRONMAP_C_PREFIX=$target/c
     step "installation of the C library" c_library
     path_from IRONMAP_XFSPROGS lab/xfsprogs.sh
@@ -102,13 +116,15 @@ rest() {
     step miri tests/miri.sh
     step aarch64 logged tests/aarch64.sh "${aarch64[@]}"
     step "release program" release_program
-    trap - EXIT
     step "counts of instructions" logged counts
-    step lab logged lab/run.sh
-    step "lab, arrays" logged lab/run.sh md
+    # An emulated machine uses one processor. The steps beside it wait for servers and downloads, or use one processor too.
+    beside logged lab/run.sh md
     step ceph tests/ceph/run.sh
     step "fio engine" crates/ironmap-fio/run.sh test
+    step "lab, arrays" joined
+    beside logged lab/run.sh
     step "python package" crates/ironmap-python/test.sh quick
+    step lab joined
     step "c library" crates/ironmap-capi/test.sh quick
     step "go package" crates/ironmap-capi/go/test.sh
     step "debian packages" debian/test.sh

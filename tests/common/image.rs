@@ -3,7 +3,7 @@
 
 use std::ffi::OsStr;
 use std::fs::File;
-use std::io::Write;
+use std::io::{ErrorKind, Write};
 use std::os::unix::fs::FileExt;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -343,10 +343,16 @@ impl LoopMount {
     /// synced and the write repeated before the volume counts as full.
     pub(crate) fn fill(&self, name: &str) {
         let mut full = File::create(self.dir.join(name)).expect("a new file");
+        let mut write = |len: usize| {
+            let result = full.write_all(&vec![0xA5; len]);
+            let is_full = |error: &std::io::Error| error.kind() == ErrorKind::StorageFull;
+            assert!(result.as_ref().err().is_none_or(is_full), "{result:?}");
+            result.is_ok()
+        };
         loop {
-            while full.write_all(&[0xA5; 1 << 16]).is_ok() {}
-            full.sync_all().expect("the data that were written");
-            if full.write_all(&[0xA5; 4096]).is_err() {
+            while write(1 << 16) {}
+            File::open(self.dir.join(name)).and_then(|full| full.sync_all()).expect("a sync");
+            if !write(4096) {
                 return;
             }
         }

@@ -252,7 +252,7 @@ fn files_that_the_kernel_deleted_are_found_in_the_log() {
         // Linux keeps some blocks of each group free, so small deleted files can still have all of their blocks.
         let found = deleted(&bench, &image.path());
         let reused = |file: &&Value| file["free_blocks"].as_u64() < file["blocks"].as_u64();
-        assert!(reused(&&found["/large"]), "{found:?}");
+        assert!(reused(&&found["/large"]), "{options}: {}", found["/large"]);
         assert!(found.values().filter(reused).all(|file| file["whole"] == false), "{found:?}");
         bench.run(["undelete", image.path().to_str().unwrap(), "-o", "again"]);
         for (name, content) in &files {
