@@ -247,7 +247,7 @@ impl Device for Image {
 
 #[cold]
 #[inline(never)]
-fn errno(error: Error) -> Errno {
+fn errno(error: &Error) -> Errno {
     error.errno()
 }
 
@@ -260,7 +260,7 @@ impl Transfer for ImageTransfer {
     fn read(&mut self, buf: &mut [u8], at: DevOffset, _flags: BioFlags) -> Result<usize, Errno> {
         match self.0.read(buf, at) {
             Ok(()) => Ok(buf.len()),
-            Err(error) => Err(errno(error)),
+            Err(error) => Err(errno(&error)),
         }
     }
 

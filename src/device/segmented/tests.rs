@@ -179,7 +179,7 @@ fn memory_with(data: &[u8], random: &mut impl FnMut(u64) -> u64) -> Memory {
     let (first, second) = data.split_at(random(data.len() as u64 / 512) as usize * 512);
     match first.is_empty() || random(2) == 0 {
         true => Memory::Flat(filled(data)),
-        false => Memory::Vectored(vec![filled(first), filled(second)].into()),
+        false => Memory::Vectored(vec![filled(first), filled(second)]),
     }
 }
 
