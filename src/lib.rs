@@ -265,7 +265,7 @@ pub use fs::ext4::{NewSize, ResizeOptions, Resized};
 pub use fs::host::{HostFs, Refusal};
 pub use host::{DeviceReport, HostReport};
 pub use integrity::{Half, ScrubFinding, Scrubbed};
-pub use iomap::{Iomap, IomapDevice, IomapFlags, IomapType};
+pub use iomap::{Iomap, IomapFlags, IomapType};
 pub use location::{Location, Part, Site};
 pub use mounted::{Host, HostOptions};
 #[doc(hidden)]

@@ -6,7 +6,7 @@ use super::{DioFlags, Request, State, Target};
 use crate::bio::{BioFlags, BioOp, CompletionWork};
 use crate::device::DeviceQueue;
 use crate::error::{Errno, Error, Result};
-use crate::iomap::{Iomap, IomapDevice, IomapType, MapFile, Mappings};
+use crate::iomap::{Iomap, IomapType, MapFile, Mappings};
 use crate::units::FilePos;
 
 /// Returns the mappings of a range. Each mapping is cut so that one bio can transfer it. For a write, every mapping must have blocks.
@@ -21,11 +21,6 @@ pub(super) fn plan<M: MapFile>(
     let mappings = target.mappings(request.pos, request.len, request.is_nowait());
     for iomap in mappings.to_write(request.op == BioOp::Write) {
         let iomap = iomap?;
-        if iomap.device != IomapDevice::Data {
-            return Err(Error::unsupported(
-                "the data are on a second device of the file system, which is not supported",
-            ));
-        }
         let mut from = iomap.pos;
         while from < iomap.end() {
             let to = FilePos(from.0.saturating_add(max)).min(iomap.end());

@@ -8,7 +8,7 @@ use super::*;
 use crate::bio::Buffer;
 use crate::device::{Device, Faults, Immediate, Null, QueueOptions, Sim, Transfer};
 use crate::error::Errno;
-use crate::iomap::{Iomap, IomapDevice, IomapFlags, IomapType};
+use crate::iomap::{Iomap, IomapFlags, IomapType};
 use crate::units::{DevOffset, FilePos};
 
 const BLOCK: usize = 4096;
@@ -28,7 +28,6 @@ impl Fake {
             pos: FilePos(0),
             len: 8 * BLOCK as u64,
             addr: DevOffset(1 << 20),
-            device: IomapDevice::Data,
             kind: IomapType::Mapped,
             flags: IomapFlags::empty(),
         };

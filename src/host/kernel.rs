@@ -12,7 +12,7 @@ use super::open::OpenFile;
 use crate::device::{BlockFile, OpenMode};
 use crate::dio::{DioFlags, Geometry, Request, State};
 use crate::error::{Errno, Error, Result};
-use crate::iomap::{Iomap, IomapDevice, IomapFlags, IomapType, MapFile};
+use crate::iomap::{Iomap, IomapFlags, IomapType, MapFile};
 use crate::units::{DevOffset, FilePos};
 
 /// The descriptor of a file for direct reads, with the limits of these reads.
@@ -42,7 +42,7 @@ impl MapFile for Straight {
     fn map(&self, _pos: FilePos, _len: u64) -> Result<Iomap> {
         let (pos, addr) = (FilePos(0), DevOffset(0));
         let (kind, flags) = (IomapType::Mapped, IomapFlags::LAST);
-        Ok(Iomap { pos, len: self.size.max(1), addr, device: IomapDevice::Data, kind, flags })
+        Ok(Iomap { pos, len: self.size.max(1), addr, kind, flags })
     }
 
     fn map_resident(&self, pos: FilePos) -> Option<Iomap> {

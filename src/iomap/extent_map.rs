@@ -2,7 +2,7 @@
 
 use std::ops::Range;
 
-use super::{Iomap, IomapDevice, IomapFlags, IomapType};
+use super::{Iomap, IomapFlags, IomapType};
 use crate::units::{BlockSize, DevOffset, FileBlock, FilePos, FsBlock};
 
 /// The kind of content in the blocks of an extent.
@@ -75,7 +75,6 @@ impl Extent {
             pos: size.pos_of(self.first),
             len: u64::from(self.len) << size.shift(),
             addr: size.offset_of(self.start),
-            device: IomapDevice::Data,
             kind,
             flags,
         }
@@ -142,7 +141,6 @@ impl Chunk {
             len: u64::from(self.len) << size.shift(),
             addr: size
                 .offset_of(FsBlock(u64::from(self.start[0]) | u64::from(self.start[1]) << 32)),
-            device: IomapDevice::Data,
             kind: IomapType::Mapped,
             flags: if self.at & Self::SHARED == 0 {
                 IomapFlags::empty()
@@ -235,7 +233,6 @@ impl ExtentMap {
             pos: from,
             len: to.0 - from.0,
             addr: DevOffset(0),
-            device: IomapDevice::Data,
             kind: IomapType::Hole,
             flags: if after.is_none() { IomapFlags::LAST } else { IomapFlags::empty() },
         }
@@ -266,14 +263,7 @@ mod tests {
                 let to = after.map_or(u64::MAX, |extent| extent.first.0 * 4096);
                 let flags = if at.is_none() { IomapFlags::LAST } else { IomapFlags::empty() };
                 let kind = IomapType::Hole;
-                Iomap {
-                    pos: FilePos(from),
-                    len: to - from,
-                    addr: DevOffset(0),
-                    device: IomapDevice::Data,
-                    kind,
-                    flags,
-                }
+                Iomap { pos: FilePos(from), len: to - from, addr: DevOffset(0), kind, flags }
             }
         }
     }

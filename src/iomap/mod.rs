@@ -34,19 +34,6 @@ pub enum IomapType {
     Inline,
 }
 
-/// The device that contains the data of a mapping. A file system may have several devices.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-#[non_exhaustive]
-pub enum IomapDevice {
-    /// The device that contains the data of most files. In most file systems, this is the only device.
-    #[default]
-    Data,
-    /// The device of the journal. A mapping names this device if the current data of its range are in the journal.
-    Log,
-    /// The device of realtime files (XFS).
-    Realtime,
-}
-
 bitflags! {
     /// Additional properties of a mapping.
     #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -74,10 +61,9 @@ pub struct Iomap {
     pub pos: FilePos,
     /// The length in bytes; never 0.
     pub len: u64,
-    /// The first byte of the data on the device. Not used for holes and inline data.
+    /// The first byte of the data on the device. If the file system has several devices, they are
+    /// [joined](crate::device::Segmented::joined), and the position determines the device. Not used for holes and inline data.
     pub addr: DevOffset,
-    /// The device that contains the data. All mappings [from memory](MapFile::map_resident) are on the data device.
-    pub device: IomapDevice,
     /// The kind of the mapping.
     pub kind: IomapType,
     /// Additional properties.

@@ -38,7 +38,7 @@ use bitflags::bitflags;
 
 use smallvec::SmallVec;
 
-use super::{ExtentMap, Iomap, IomapDevice, IomapFlags, IomapType, MapFile};
+use super::{ExtentMap, Iomap, IomapFlags, IomapType, MapFile};
 pub use crate::bio::CompletionWork;
 use crate::error::{Error, Result};
 use crate::units::{DevOffset, FilePos};
@@ -253,8 +253,6 @@ pub struct Written {
     pub len: u64,
     /// The first byte of the data on the device.
     pub addr: DevOffset,
-    /// The device that contains the data.
-    pub device: IomapDevice,
     /// [`CompletionWork::CONVERT`], [`CompletionWork::REMAP`] or both.
     pub work: CompletionWork,
 }
@@ -266,8 +264,8 @@ impl Written {
     /// Returns the part of a write with this mapping, or `None` if the mapping requires no metadata update.
     pub(crate) fn of(iomap: &Iomap) -> Option<Self> {
         let work = iomap.completion_work().filter(|work| !work.is_empty())?;
-        let Iomap { pos, len, addr, device, .. } = *iomap;
-        Some(Self { pos, len, addr, device, work })
+        let Iomap { pos, len, addr, .. } = *iomap;
+        Some(Self { pos, len, addr, work })
     }
 
     /// Returns a write of this range to one place on the data device, or `None` if `work` contains no work for the metadata of the range.
@@ -278,8 +276,7 @@ impl Written {
         work: CompletionWork,
     ) -> Option<Self> {
         let work = work & CompletionWork::OF_RANGE;
-        let device = IomapDevice::Data;
-        (!work.is_empty()).then_some(Self { pos, len: len as u64, addr, device, work })
+        (!work.is_empty()).then_some(Self { pos, len: len as u64, addr, work })
     }
 
     /// The first byte after the range.
@@ -297,13 +294,12 @@ impl Written {
     /// Whether two parts need the same work, and their data are as far apart on the device as in the file.
     pub(crate) fn continues(&self, other: &Self) -> bool {
         let distance = |part: &Self| part.addr.0.wrapping_sub(part.pos.0);
-        (self.device, self.work) == (other.device, other.work) && distance(self) == distance(other)
+        self.work == other.work && distance(self) == distance(other)
     }
 
     /// Whether the data are in the place that a mapping describes.
     pub(crate) fn is_within(&self, iomap: &Iomap) -> bool {
-        self.device == iomap.device
-            && self.addr.0.wrapping_sub(self.pos.0) == iomap.addr.0.wrapping_sub(iomap.pos.0)
+        self.addr.0.wrapping_sub(self.pos.0) == iomap.addr.0.wrapping_sub(iomap.pos.0)
     }
 
     /// Returns the part of the range between two positions, or `None` if this part is empty.

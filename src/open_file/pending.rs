@@ -282,7 +282,6 @@ mod tests {
         pos: FilePos(0),
         len: 1 << 20,
         addr: DevOffset(1 << 30),
-        device: crate::iomap::IomapDevice::Data,
         kind: IomapType::Unwritten,
         flags: IomapFlags::empty(),
     };

@@ -8,14 +8,21 @@ use ironmap::fs::{Fallocate, FileSystem, Writer};
 use ironmap::units::FilePos;
 use ironmap::{Errno, QueueOptions};
 
-use crate::dio::{BLOCK, LAZY, NONE, READ, World, buffer, create};
-use crate::format::{Kind, MemFs};
+use crate::format::{Kind, MemFs, Second};
+use crate::world::{BLOCK, LAZY, NONE, READ, World, buffer, create};
+
+const KINDS: [Kind; 4] = [
+    Kind::WHOLE,
+    LAZY,
+    Kind { second: Second::Memory, ..LAZY },
+    Kind { second: Second::Files, ..Kind::WHOLE },
+];
 
 /// Copy-on-write: a write to shared blocks stores its data in new blocks. While the write is in flight, the map already contains the new
 /// blocks, but reads still use the old blocks.
 #[test]
 fn a_write_to_shared_blocks_changes_one_file() {
-    for kind in [Kind::WHOLE, LAZY] {
+    for kind in KINDS {
         let mut world = World::new(kind, 64);
         let old = vec![1; 8 * BLOCK];
         world.write(0, &old);
@@ -57,7 +64,7 @@ fn a_write_to_shared_blocks_changes_one_file() {
 /// unwritten block are in flight together. Each keeps its data: the file system learns which data are in a new block.
 #[test]
 fn writes_of_both_kinds_complete_each_in_its_own_blocks() {
-    for kind in [Kind::WHOLE, LAZY] {
+    for kind in KINDS {
         for order in [[0, 1, 2, 3], [3, 1, 2, 0], [1, 0, 3, 2]] {
             let mut world = World::new(kind, 64);
             world.write(0, &[1; 4 * BLOCK]);

@@ -7,101 +7,24 @@ use std::thread;
 use ironmap::bio::Buffer;
 use ironmap::device::Ram;
 use ironmap::dio::DioFlags;
-use ironmap::fs::{Credentials, Fallocate, FileSystem, NewFile, SetAttributes, Writer};
+use ironmap::fs::{Fallocate, FileSystem, SetAttributes, Writer};
 use ironmap::iomap::IomapType;
-use ironmap::units::{FilePos, InodeNo};
-use ironmap::{ErrorKind, File, FileOptions, Queue, QueueOptions, Volume};
+use ironmap::units::FilePos;
+use ironmap::{ErrorKind, QueueOptions};
 
-use crate::format::{Kind, MemFs};
+use crate::format::{Kind, MemFs, Second};
 use crate::rng::Rng;
+use crate::world::{BLOCK, LAZY, NONE, READ, World, buffer, create, open};
 
-pub(crate) const BLOCK: usize = 4096;
 const SECTOR: usize = 512;
 const SEED: u64 = 0x3e3f5;
-pub(crate) const NONE: DioFlags = DioFlags::empty();
-pub(crate) const LAZY: Kind = Kind { resident: false, ..Kind::WHOLE };
-pub(crate) const READ: Kind = Kind { writes: false, ..Kind::WHOLE };
-const KINDS: [Kind; 3] = [Kind::WHOLE, LAZY, Kind { unwritten: false, ..Kind::WHOLE }];
-
-/// A volume with an empty file, and a queue for it.
-pub(crate) struct World {
-    pub(crate) fs: MemFs,
-    pub(crate) volume: Volume,
-    pub(crate) number: InodeNo,
-    pub(crate) file: File,
-    pub(crate) queue: Queue,
-}
-
-impl World {
-    pub(crate) fn new(kind: Kind, blocks: usize) -> Self {
-        let fs = MemFs::new(Arc::new(Ram::new((blocks * BLOCK) as u64)), kind);
-        let number = create(&fs, b"file");
-        Self::of(&fs, kind, number)
-    }
-
-    pub(crate) fn of(fs: &MemFs, kind: Kind, number: InodeNo) -> Self {
-        let fs = fs.like(kind);
-        let volume = fs.volume();
-        let file = open(&volume, number);
-        let queue = volume.queue(&QueueOptions::default()).unwrap();
-        Self { fs, volume, number, file, queue }
-    }
-
-    /// The same file of the same volume, opened with other options of the format.
-    pub(crate) fn seen_as(&self, kind: Kind) -> Self {
-        Self::of(&self.fs, kind, self.number)
-    }
-
-    pub(crate) fn read(&mut self, pos: usize, len: usize) -> Vec<u8> {
-        let mut bytes = vec![0xa5; len];
-        let count = self.file.read_at(&mut self.queue, &mut bytes, FilePos(pos as u64)).unwrap();
-        bytes.truncate(count);
-        bytes
-    }
-
-    pub(crate) fn write(&mut self, pos: usize, bytes: &[u8]) {
-        let count = self.file.write_at(&mut self.queue, bytes, FilePos(pos as u64)).unwrap();
-        assert_eq!(count, bytes.len());
-    }
-
-    pub(crate) fn sync(&mut self) {
-        self.file.sync(&mut self.queue).unwrap();
-    }
-
-    /// The mappings of the file up to its end: the kind and the length in bytes of each.
-    pub(crate) fn mappings(&self) -> Vec<(IomapType, u64)> {
-        let size = self.file.size();
-        let cut =
-            |iomap: ironmap::iomap::Iomap| (iomap.kind, iomap.end().0.min(size) - iomap.pos.0);
-        self.file.mappings().map(|iomap| cut(iomap.unwrap())).collect()
-    }
-
-    /// Pops the completion of a request, which must have succeeded. Returns the token, and the bytes that were read.
-    pub(crate) fn completion(&mut self) -> (u64, Vec<u8>) {
-        self.queue.wait(1).unwrap();
-        let completion = self.queue.pop().unwrap();
-        let count = completion.result.unwrap();
-        let mut bytes: Vec<u8> =
-            completion.memory.buffers().iter().flat_map(|buffer| buffer.to_vec()).collect();
-        bytes.truncate(count);
-        (completion.token, bytes)
-    }
-}
-
-pub(crate) fn create(fs: &MemFs, name: &[u8]) -> InodeNo {
-    fs.create(fs.root(), name, NewFile::Regular, 0o644, &Credentials::default()).unwrap()
-}
-
-pub(crate) fn open(volume: &Volume, number: InodeNo) -> File {
-    let inode = volume.fs().inode(number).unwrap();
-    volume.open_inode(inode, FileOptions::new().write(volume.fs().is_writable())).unwrap()
-}
-
-pub(crate) fn buffer(bytes: &[u8]) -> Buffer {
-    let mut buffer = Buffer::aligned(bytes.len()).unwrap();
-    buffer.copy_from_slice(bytes);
-    buffer
-}
+const KINDS: [Kind; 5] = [
+    Kind::WHOLE,
+    LAZY,
+    Kind { unwritten: false, ..Kind::WHOLE },
+    Kind { second: Second::Memory, ..Kind::WHOLE },
+    Kind { second: Second::Files, log: true, ..LAZY },
+];
 
 /// The bytes that a read at a position returns, if the file has this content.
 fn part(model: &[u8], pos: usize, len: usize) -> &[u8] {
@@ -535,4 +458,43 @@ fn an_append_that_waited_meets_attributes_that_changed() {
     });
     assert_eq!(ends, [0, BLOCK as u64]);
     assert_eq!(fs.inode(number).unwrap().stat().mode & 0o7777, 0o755);
+}
+
+/// The blocks of a file are on two devices, in turn, and the log is on a third. Each read of one block is one bio and takes the simple path,
+/// also with NOWAIT, and a sync writes a record to the log.
+#[test]
+fn blocks_on_two_devices_take_the_simple_path() {
+    for second in [Second::Memory, Second::Files] {
+        let kind = Kind { second, log: true, ..Kind::WHOLE };
+        let mut world = World::new(kind, 64);
+        let model = Rng::new(SEED).bytes(16 * BLOCK);
+        world.write(0, &model);
+        world.sync();
+        assert_eq!(world.mappings().len(), 16, "{second:?}: neighbours are on one device");
+        assert_eq!(world.fs.last_record(), 1);
+        let mut block = Buffer::aligned(BLOCK).unwrap();
+        // The first read after a change loads the map.
+        world.file.read_at(&mut world.queue, &mut block, FilePos(0)).unwrap();
+        let before = world.queue.stats().simple_hits;
+        for (index, expected) in model.chunks(BLOCK).enumerate() {
+            let pos = FilePos((index * BLOCK) as u64);
+            world.file.read_at(&mut world.queue, &mut block, pos).unwrap();
+            assert_eq!(block[..], *expected, "{second:?}, block {index}");
+            match world.file.read_at_with(&mut world.queue, &mut block, pos, DioFlags::NOWAIT) {
+                Ok(count) => assert_eq!((count, &block[..]), (BLOCK, expected)),
+                Err(error) => assert_eq!(error.kind(), ErrorKind::WouldBlock, "{second:?}"),
+            }
+        }
+        assert_eq!(world.queue.stats().simple_hits, before + 32, "{second:?}");
+        for (token, expected) in (0..16_u64).zip(model.chunks(BLOCK)) {
+            let memory = buffer(&expected.iter().map(|byte| !byte).collect::<Vec<_>>());
+            let pos = token * BLOCK as u64;
+            world.file.submit_write(&mut world.queue, memory, pos, NONE, token).unwrap();
+        }
+        (0..16).for_each(|_| drop(world.completion()));
+        world.sync();
+        assert_eq!(world.fs.last_record(), 2);
+        let inverted: Vec<u8> = model.iter().map(|byte| !byte).collect();
+        assert!(world.seen_as(READ).read(0, 17 * BLOCK) == inverted, "{second:?}");
+    }
 }

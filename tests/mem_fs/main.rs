@@ -8,3 +8,4 @@ mod copy_on_write;
 mod dio;
 mod format;
 mod names;
+mod world;

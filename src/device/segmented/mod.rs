@@ -22,6 +22,7 @@ use crate::error::{Errno, Error, Result};
 use crate::sorting::Sorting;
 use crate::units::DevOffset;
 
+#[cfg(feature = "md")]
 pub(crate) use map::Ranges;
 pub(super) use map::{Found, Map};
 
@@ -270,10 +271,11 @@ impl Device for Segmented {
     fn zero_within(&self, at: DevOffset, len: u64, _: InRange) -> Result<()> {
         // A device that does not support the request changes nothing. If there are several devices, one of them could refuse the request
         // after another device has already zeroed its part.
-        let [_] = &self.below[..] else {
+        let in_one = usize::try_from(len).ok().and_then(|len| self.map.place(at, len));
+        if self.below.len() > 1 && in_one.is_none() {
             let what = format!("write of {len} zero bytes at {at}");
             return Err(Error::io(Errno::EOPNOTSUPP, what));
-        };
+        }
         self.change(at, len, |below, at, range| below.write_zeroes(at, range.end - range.start))
     }
 

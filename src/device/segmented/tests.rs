@@ -4,6 +4,7 @@ use std::io::IoSliceMut;
 
 use tempfile::TempDir;
 
+use super::map::Ranges;
 use super::*;
 use crate::bio::{Bio, BioEnd, BioFlags, BioOp, Buffer, Dev, Memory};
 use crate::device::{BlockFile, DeviceQueue, LentPart, OpenMode, Psync, Ram, Uring, UringOptions};

@@ -8,9 +8,7 @@ use super::features::{Compat, Incompat};
 use super::inode::Inode;
 use crate::error::{Error, ErrorKind, Place, Result};
 use crate::fs::InodeFlags;
-use crate::iomap::{
-    Extent, ExtentMap, ExtentState, Iomap, IomapDevice, IomapFlags, IomapType, MapFile,
-};
+use crate::iomap::{Extent, ExtentMap, ExtentState, Iomap, IomapFlags, IomapType, MapFile};
 use crate::units::{DevOffset, FileBlock, FilePos, FsBlock};
 
 /// The maximum number of leaves of a map that stays in memory. Leaves are nodes with extents, or indirect blocks. With blocks of 4 KiB,
@@ -252,7 +250,6 @@ impl Inode {
                     pos,
                     len,
                     addr: DevOffset(0),
-                    device: IomapDevice::Data,
                     kind: IomapType::Hole,
                     flags: IomapFlags::empty(),
                 })
@@ -294,7 +291,6 @@ impl Inode {
             pos: if hole { FilePos(self.size) } else { FilePos(0) },
             len: if hole { u64::MAX - self.size } else { self.size },
             addr: DevOffset(0),
-            device: IomapDevice::Data,
             kind: if hole { IomapType::Hole } else { IomapType::Inline },
             flags: if hole { IomapFlags::LAST } else { IomapFlags::empty() },
         }

@@ -4,7 +4,7 @@ use std::sync::{Arc, OnceLock};
 
 use super::inode::XfsInode;
 use crate::error::{Error, Place, Result};
-use crate::iomap::{Extent, ExtentMap, Iomap, IomapDevice, IomapFlags, IomapType, MapFile};
+use crate::iomap::{Extent, ExtentMap, Iomap, IomapFlags, IomapType, MapFile};
 use crate::units::{DevOffset, FileBlock, FilePos, FsBlock};
 
 use super::disk::btree::RawExtent;
@@ -156,7 +156,6 @@ impl XfsInode {
                     pos,
                     len: size.pos_of(end).0.saturating_sub(pos.0).max(1),
                     addr: DevOffset(0),
-                    device: IomapDevice::Data,
                     kind: IomapType::Hole,
                     flags: IomapFlags::empty(),
                 })

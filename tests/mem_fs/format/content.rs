@@ -6,7 +6,7 @@ use std::ops::Range;
 use std::sync::Arc;
 
 use ironmap::bio::Buffer;
-use ironmap::device::Device;
+use ironmap::device::{Device, Segmented};
 use ironmap::fs::Stat;
 use ironmap::iomap::{
     CompletionWork, Extent, ExtentMap, ExtentState, Iomap, IomapFlags, IomapType, Written,
@@ -115,8 +115,15 @@ pub(super) struct OpenFile<'a> {
 }
 
 impl OpenFile<'_> {
-    /// The place of a new block, if possible at `goal`.
-    fn free_place(&mut self, goal: u64) -> Result<u64> {
+    /// The place for a new block of the file, if possible at `goal`. If the volume has a second device, it contains the odd blocks of each
+    /// file, as long as it has space.
+    fn free_place(&mut self, block: u64, goal: u64) -> Result<u64> {
+        let has_second = self.device.end() > DevOffset(Segmented::REALTIME);
+        let goal = match (has_second, block % 2) {
+            (false, _) => goal,
+            (true, 0) => 0,
+            (true, _) => Segmented::REALTIME / BLOCK,
+        };
         let place = self.free.range(goal..).chain(self.free.iter()).next().copied();
         let place = place.ok_or_else(no_space)?;
         self.free.remove(&place);
@@ -134,7 +141,7 @@ impl OpenFile<'_> {
             return self.stage(block);
         }
         let before = block.checked_sub(1).and_then(|before| self.blocks.data.get(&before));
-        let place = self.free_place(before.map_or(0, |before| before.place + 1))?;
+        let place = self.free_place(block, before.map_or(0, |before| before.place + 1))?;
         self.blocks.data.insert(block, Block { place, written: false, shared: false });
         Ok(place)
     }
@@ -143,7 +150,7 @@ impl OpenFile<'_> {
     fn stage(&mut self, block: u64) -> Result<u64> {
         for ahead in block..block + AHEAD {
             if !self.blocks.staged.contains_key(&ahead) {
-                match self.free_place(0) {
+                match self.free_place(ahead, 0) {
                     Ok(place) => drop(self.blocks.staged.insert(ahead, place)),
                     Err(error) if ahead == block => return Err(error),
                     Err(_) => break,

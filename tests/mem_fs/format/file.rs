@@ -127,7 +127,7 @@ impl WriteFile for Open {
 
     fn sync(&self, _data_only: bool) -> Result<()> {
         self.fs.convert(self.number)?;
-        self.fs.device.flush()
+        self.fs.write_log()
     }
 
     fn is_durable(&self) -> bool {

@@ -7,16 +7,18 @@ mod inode;
 mod names;
 mod tree;
 
+use std::io::IoSlice;
 use std::sync::atomic::{AtomicBool, Ordering::SeqCst};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
-use ironmap::device::Device;
+use ironmap::bio::Buffer;
+use ironmap::device::{Device, Segmented};
 use ironmap::fs::{
     Capabilities, Credentials, Fallocate, FileSystem, FreeSpace, Held, Inode, InodeOps, KeepSetId,
     NewFile, RenameFlags, SetAttributes, SetXattr, Usage, Writer,
 };
 use ironmap::open_file::Unconverted;
-use ironmap::units::{FilePos, InodeNo};
+use ironmap::units::{DevOffset, FilePos, InodeNo};
 use ironmap::{Error, ErrorKind, Result, Volume};
 
 use content::{BLOCK, OpenFile};
@@ -50,6 +52,19 @@ impl Gate {
     }
 }
 
+/// The number of blocks of the log. Each block contains a record.
+pub(crate) const LOG: u64 = 4;
+
+/// The second device of a volume.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Second {
+    None,
+    /// Both devices are in memory.
+    Memory,
+    /// Both devices are files, whose requests use io_uring.
+    Files,
+}
+
 /// The options of the format.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Kind {
@@ -57,19 +72,26 @@ pub(crate) struct Kind {
     pub(crate) writes: bool,
     /// Whether the complete map is in memory when the first request arrives.
     pub(crate) resident: bool,
+    /// The second device of the volume. Every other block of a file is on this device.
+    pub(crate) second: Second,
+    /// Whether a sync writes a record to a log on a separate device.
+    pub(crate) log: bool,
     /// Whether new blocks are allocated as unwritten blocks. If `false`, the code of this file system writes the data of new blocks itself,
     /// without the direct-I/O core of the library.
     pub(crate) unwritten: bool,
 }
 
 impl Kind {
-    pub(crate) const WHOLE: Self = Self { writes: true, resident: true, unwritten: true };
+    pub(crate) const WHOLE: Self =
+        Self { writes: true, resident: true, unwritten: true, second: Second::None, log: false };
 }
 
 impl MemFs {
     /// Creates an empty volume.
     pub(crate) fn new(device: Arc<dyn Device>, kind: Kind) -> Self {
-        let tree = Tree::new(device.size() / BLOCK);
+        let far = if kind.second == Second::None { 0 } else { device.end().0 / BLOCK };
+        let second = Segmented::REALTIME / BLOCK..far;
+        let tree = Tree::new((0..device.size() / BLOCK).chain(second));
         Self { device, kind, tree: Arc::new(Mutex::new(tree)), gate: Arc::default() }
     }
 
@@ -134,6 +156,28 @@ impl MemFs {
             tree.node(number)?.open.changed();
         }
         Ok(())
+    }
+
+    /// Makes the data durable. Then writes the number of syncs to the log, if the volume has one.
+    fn write_log(&self) -> Result<()> {
+        self.device.flush()?;
+        if !self.kind.log {
+            return Ok(());
+        }
+        let mut tree = self.tree();
+        tree.syncs += 1;
+        let mut record = Buffer::aligned(BLOCK as usize)?;
+        record[..8].copy_from_slice(&tree.syncs.to_le_bytes());
+        let at = DevOffset(Segmented::JOURNAL + tree.syncs % LOG * BLOCK);
+        self.device.write_all_at(&[IoSlice::new(&record)], at, true)
+    }
+
+    /// The newest record of the log.
+    pub(crate) fn last_record(&self) -> u64 {
+        let mut log = vec![0; (LOG * BLOCK) as usize];
+        self.device.read_exact_at(&mut log, DevOffset(Segmented::JOURNAL)).unwrap();
+        let record = |block: &[u8]| u64::from_le_bytes(block[..8].try_into().unwrap());
+        log.chunks(BLOCK as usize).map(record).max().unwrap()
     }
 
     /// From now on, refuses all changes.
@@ -210,7 +254,7 @@ impl FileSystem for MemFs {
     fn sync(&self) -> Result<()> {
         let written = self.tree().unconverted();
         written.into_iter().try_for_each(|number| self.convert(number))?;
-        self.device.flush()
+        self.write_log()
     }
 
     fn close(&self) -> Result<()> {

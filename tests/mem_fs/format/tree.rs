@@ -20,6 +20,8 @@ pub(super) struct Tree {
     /// The reason why the volume refuses all changes. `None` if it permits changes.
     pub(super) ended: Option<&'static str>,
     last: InodeNo,
+    /// The number of syncs of a volume with a log.
+    pub(super) syncs: u64,
 }
 
 pub(super) struct Node {
@@ -39,9 +41,9 @@ pub(super) enum Content {
 }
 
 impl Tree {
-    pub(super) fn new(blocks: u64) -> Self {
-        let (nodes, free) = (BTreeMap::new(), (0..blocks).collect());
-        let mut tree = Self { nodes, free, ended: None, last: InodeNo(ROOT.0 - 1) };
+    pub(super) fn new(blocks: impl Iterator<Item = u64>) -> Self {
+        let (nodes, free) = (BTreeMap::new(), blocks.collect());
+        let mut tree = Self { nodes, free, ended: None, last: InodeNo(ROOT.0 - 1), syncs: 0 };
         let root = tree.add(FileType::Directory, Content::Names(Names::of(ROOT)));
         root.stat.links = 2;
         root.stat.mode |= 0o755;
