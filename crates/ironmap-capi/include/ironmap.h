@@ -1032,7 +1032,9 @@ int ironmap_read_many_on(struct ironmap_queue *queue,
 //
 // Requires:
 // `report` can be written to for `size` bytes.
-int ironmap_pool_file_report(struct ironmap_pool_file *file, struct ironmap_host_report *report, size_t size);
+int ironmap_pool_file_report(struct ironmap_pool_file *file,
+                             struct ironmap_host_report *report,
+                             size_t size);
 
 // Makes all completed writes of the file durable, with all metadata. If `data_only` is not 0, only the metadata that a read needs are made
 // durable. Returns the same as `ironmap_fsync`; any thread may call it.
