@@ -4,7 +4,7 @@ use std::io::{IoSlice, IoSliceMut};
 use std::sync::Arc;
 
 use super::psync::OneFile;
-use super::segmented::Map;
+use super::segmented::{Found, Map};
 use super::{BlockFile, Transfer};
 use crate::bio::{BioFlags, BioOp, Dev};
 use crate::error::Errno;
@@ -14,12 +14,12 @@ use crate::units::DevOffset;
 #[derive(Debug)]
 pub(super) struct Files<T> {
     entries: Vec<Option<Entry<T>>>,
-    /// The ranges of files that form the queue's own device. The entry [`Dev::OWN`] is then empty, and the numbers of the
-    /// files in the map are the indices of their entries. So a device that is one file needs no test.
+    /// The ranges of files that form the queue's own device. The entry [`Dev::OWN`] is then empty, and the numbers of the files in
+    /// the map are the indices of their entries. So a device that is one file needs no test.
     ranges: Option<FileRanges>,
 }
 
-type Entry<T> = (Arc<BlockFile>, T);
+pub(super) type Entry<T> = (Arc<BlockFile>, T);
 
 impl<T> Files<T> {
     /// Creates a table. If the queue has its own device, this device gets the first entry, [`Dev::OWN`].
@@ -32,8 +32,8 @@ impl<T> Files<T> {
         self.entries.first()?.as_ref().map(|(file, _)| file)
     }
 
-    /// Replaces the queue's own device by ranges of files. `own` is the state of the file that was the device, which is the first file of
-    /// the ranges, and `kept` is the state of each other file.
+    /// Replaces the queue's own device by ranges of files. The file that was the device is the first file of the ranges, and keeps its state.
+    /// `kept` is the state of each other file.
     pub(super) fn divide(&mut self, ranges: FileRanges, kept: impl IntoIterator<Item = T>) {
         let own = self.entries.first_mut().and_then(Option::take);
         let others = ranges.files.iter().skip(1).cloned().zip(kept).map(Some);
@@ -66,8 +66,9 @@ impl<T> Files<T> {
         }
     }
 
+    /// As [`place`](Self::place), for a device that consists of ranges of files.
     #[inline(always)]
-    fn place_in_range(
+    pub(super) fn place_in_range(
         &self,
         dev: Dev,
         op: BioOp,
@@ -82,13 +83,8 @@ impl<T> Files<T> {
         Some((self.entries.get(file.get())?.as_ref()?, at))
     }
 
-    /// The device with this number, for requests that complete within the call.
-    #[inline(always)]
-    pub(super) fn on(&self, dev: Dev) -> OnFiles<'_, T> {
-        OnFiles { files: self, dev }
-    }
-
-    fn ranges(&self, dev: Dev) -> Result<&FileRanges, Errno> {
+    /// The ranges of files that form the queue's own device.
+    pub(super) fn ranges(&self, dev: Dev) -> Result<&FileRanges, Errno> {
         self.ranges.as_ref().filter(|_| dev == Dev::OWN).ok_or(Errno::EBADF)
     }
 
@@ -129,87 +125,9 @@ impl<T> Files<T> {
     }
 }
 
-/// A device of a queue: a file, or the ranges of files that form the queue's own device.
-#[derive(Debug)]
-pub struct OnFiles<'a, T> {
-    files: &'a Files<T>,
-    dev: Dev,
-}
-
-impl<T> Transfer for OnFiles<'_, T> {
-    #[inline(always)]
-    fn read(&mut self, buf: &mut [u8], at: DevOffset, flags: BioFlags) -> Result<usize, Errno> {
-        let Self { files, dev } = *self;
-        let Some(((file, _), below)) = files.place(dev, BioOp::Read, at, buf.len()) else {
-            return read_apart(files.ranges(dev)?, buf, at, flags);
-        };
-        match OneFile(file).read(buf, below, flags) {
-            Err(errno) => files.read_again(dev, &mut [IoSliceMut::new(buf)], at, flags, errno),
-            result => result,
-        }
-    }
-
-    fn read_vectored(
-        &mut self,
-        bufs: &mut [IoSliceMut<'_>],
-        at: DevOffset,
-        flags: BioFlags,
-    ) -> Result<usize, Errno> {
-        let Self { files, dev } = *self;
-        let len = bufs.iter().map(|buf| buf.len()).sum();
-        let Some(((file, _), below)) = files.place(dev, BioOp::Read, at, len) else {
-            return files.ranges(dev)?.read(bufs, at, flags);
-        };
-        match OneFile(file).read_vectored(bufs, below, flags) {
-            Err(errno) => files.read_again(dev, bufs, at, flags, errno),
-            result => result,
-        }
-    }
-
-    #[inline(always)]
-    fn write(
-        &mut self,
-        bufs: &[IoSlice<'_>],
-        at: DevOffset,
-        flags: BioFlags,
-    ) -> Result<usize, Errno> {
-        let Self { files, dev } = *self;
-        let (file, at) = match files.get(dev) {
-            Ok((file, _)) => (file, at),
-            Err(_) => {
-                let len = bufs.iter().map(|buf| buf.len()).sum();
-                match files.place_in_range(dev, BioOp::Write, at, len) {
-                    Some(((file, _), below)) => (file, below),
-                    None => return files.ranges(dev)?.write(bufs, at, flags),
-                }
-            }
-        };
-        OneFile(file).write(bufs, at, flags)
-    }
-
-    fn flush(&mut self) -> Result<(), Errno> {
-        match self.files.get(self.dev) {
-            Ok((file, _)) => OneFile(file).flush(),
-            Err(_) => self.files.ranges(self.dev)?.flush(),
-        }
-    }
-}
-
-/// Reads several ranges. The function is not inlined, to keep its code away from the code for one range.
-#[cold]
-#[inline(never)]
-fn read_apart(
-    ranges: &FileRanges,
-    buf: &mut [u8],
-    at: DevOffset,
-    flags: BioFlags,
-) -> Result<usize, Errno> {
-    ranges.read(&mut [IoSliceMut::new(buf)], at, flags)
-}
-
 /// Ranges of files that form one device: a logical volume, an array, or a volume with a journal on another device.
 #[derive(Debug)]
-pub(super) struct FileRanges {
+pub struct FileRanges {
     map: Arc<Map>,
     files: Box<[Arc<BlockFile>]>,
     writable: bool,
@@ -234,30 +152,69 @@ impl FileRanges {
         }
     }
 
-    fn read(
-        &self,
+    /// The file that contains the whole range, and the position in this file.
+    fn place(&self, at: DevOffset, len: usize) -> Option<(OneFile<'_>, DevOffset)> {
+        let (file, at) = self.map.place(at, len)?;
+        Some((OneFile(self.files.get(file.index())?), at))
+    }
+
+    fn file(&self, found: &Found) -> Result<OneFile<'_>, Errno> {
+        self.files.get(found.device.index()).map(|file| OneFile(file)).ok_or(Errno::EINVAL)
+    }
+}
+
+/// The functions are not inlined, so that a device that is one file needs no more instructions.
+impl Transfer for &FileRanges {
+    #[inline(never)]
+    fn read(&mut self, buf: &mut [u8], at: DevOffset, flags: BioFlags) -> Result<usize, Errno> {
+        let Some((mut file, below)) = self.place(at, buf.len()) else {
+            return self.read_vectored(&mut [IoSliceMut::new(buf)], at, flags);
+        };
+        match file.read(buf, below, flags) {
+            Err(errno) => self.map.read_again(&mut [IoSliceMut::new(buf)], at, flags, errno),
+            result => result,
+        }
+    }
+
+    #[inline(never)]
+    fn read_vectored(
+        &mut self,
         bufs: &mut [IoSliceMut<'_>],
         at: DevOffset,
         flags: BioFlags,
     ) -> Result<usize, Errno> {
-        self.map.read(bufs, at, flags, |found, mut bufs| {
-            let file = self.files.get(found.device.index()).ok_or(Errno::EINVAL)?;
-            OneFile(file).read_vectored(&mut bufs, found.at, flags)
-        })
+        let len = bufs.iter().map(|buf| buf.len()).sum();
+        let Some((mut file, below)) = self.place(at, len) else {
+            return self.map.read(bufs, at, flags, |found, mut bufs| {
+                self.file(found)?.read_vectored(&mut bufs, found.at, flags)
+            });
+        };
+        match file.read_vectored(bufs, below, flags) {
+            Err(errno) => self.map.read_again(bufs, at, flags, errno),
+            result => result,
+        }
     }
 
-    fn write(&self, bufs: &[IoSlice<'_>], at: DevOffset, flags: BioFlags) -> Result<usize, Errno> {
+    #[inline(never)]
+    fn write(
+        &mut self,
+        bufs: &[IoSlice<'_>],
+        at: DevOffset,
+        flags: BioFlags,
+    ) -> Result<usize, Errno> {
         if !self.writable {
             return Err(Errno::EROFS);
         }
-        self.map.write(bufs, at, |found, bufs| {
-            let file = self.files.get(found.device.index()).ok_or(Errno::EINVAL)?;
-            OneFile(file).write(&bufs, found.at, flags)
-        })
+        match self.place(at, bufs.iter().map(|buf| buf.len()).sum()) {
+            Some((mut file, below)) => file.write(bufs, below, flags),
+            None => self
+                .map
+                .write(bufs, at, |found, bufs| self.file(found)?.write(&bufs, found.at, flags)),
+        }
     }
 
     /// Flushes all files, even if the flush of one file fails.
-    fn flush(&self) -> Result<(), Errno> {
+    fn flush(&mut self) -> Result<(), Errno> {
         if !self.writable {
             return Err(Errno::EROFS);
         }

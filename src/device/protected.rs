@@ -7,8 +7,8 @@ use std::convert::Infallible;
 use std::io::{IoSlice, IoSliceMut};
 use std::sync::{Arc, Mutex, PoisonError};
 
+use super::immediate::run;
 use super::psync::{OneFile, rw_flags};
-use super::queue::run;
 use super::runs::{each_run, verify_run};
 use super::through_file::through_file;
 use super::uring::{Attached, UringOptions, result, through_ring};

@@ -5,10 +5,10 @@ use std::sync::Arc;
 
 use smallvec::SmallVec;
 
-use super::files::{FileRanges, Files};
+use super::files::{Entry, FileRanges, Files};
+use super::immediate::{run, run_in_ranges};
 use super::nvme::Namespace;
-use super::psync::rw_flags;
-use super::queue::run;
+use super::psync::{OneFile, rw_flags};
 use super::through_file::through_file;
 use super::{
     AnyQueue, BlockFile, Device, DeviceProtection, DeviceQueue, Drained, Engine, InRange, LentPart,
@@ -167,12 +167,6 @@ impl<W: Width> UringQueue<W> {
         self.files.divide(ranges, routes);
     }
 
-    /// The flags of a request in the ring. The flag HIPRI is not needed, because a ring that was created with IOPOLL polls for all
-    /// completions.
-    fn flags(flags: BioFlags) -> i32 {
-        rw_flags(flags, false).bits() as i32
-    }
-
     /// Whether a request to a namespace is sent to the block device instead of as a command. There are two cases. First, a command cannot
     /// describe the request. Second, the request is a write although the device was opened read-only. This write must fail, but as a
     /// command it would succeed, because root may send any command through a read-only character device.
@@ -185,13 +179,33 @@ impl<W: Width> UringQueue<W> {
         })
     }
 
+    /// Whether a request is carried out before its submission returns.
+    #[inline(always)]
+    fn is_at_once((file, route): &Entry<Route>, bio: &Bio, at: DevOffset) -> bool {
+        route.at_once || W::COMMANDS && Self::is_no_command(file, bio, at)
+    }
+
+    /// Submits a request to the ranges of files that form the queue's own device. The function is not inlined, so that a device that is one file needs no more instructions.
+    #[inline(never)]
+    fn submit_in_range(&mut self, bio: Bio) -> Result<(), Bio> {
+        match self.files.place_in_range(bio.dev, bio.op, bio.at, bio.memory.len()) {
+            Some((entry, at)) if !Self::is_at_once(entry, &bio, at) => {
+                push(&mut self.ring, entry, bio, at)
+            }
+            _ => self.submit_at_once(bio),
+        }
+    }
+
     /// Carries out a bio before the call returns.
     #[cold]
     fn submit_at_once(&mut self, mut bio: Bio) -> Result<(), Bio> {
         if self.ring.room() == 0 {
             return Err(bio);
         }
-        let result = run(&mut self.files.on(bio.dev), &mut bio);
+        let result = match self.files.get(bio.dev) {
+            Ok((file, _)) => run(&mut OneFile(file), &mut bio),
+            Err(_) => run_in_ranges(self.files.ranges(bio.dev), &mut bio),
+        };
         let raw = result.map_or_else(|errno| -errno.0, |count| count as i32);
         let (attached, memory) = Attached::split(bio);
         let refused = self.ring.push_complete(memory, attached, raw);
@@ -203,15 +217,43 @@ pub(super) fn result(raw: i32) -> Result<usize, Errno> {
     usize::try_from(raw).map_err(|_| Errno(-raw))
 }
 
-/// The result of a bio. A failed read is repeated if there is an alternative way to read its range.
-fn ended<T>(files: &Files<T>, mut bio: Bio, raw: i32) -> Done {
-    let mut result = result(raw);
-    if let (Err(errno), BioOp::Read) = (result, bio.op) {
-        let len = bio.memory.len();
-        let mut bufs = cut_mut(bio.memory.buffers_mut(), 0..len);
-        result = files.read_again(bio.dev, &mut bufs, bio.at, bio.flags, errno);
-    }
-    Done { bio, result }
+/// The flags of a request in the ring. The flag HIPRI is not needed, because a ring that was created with IOPOLL polls for all
+/// completions.
+fn ring_flags(flags: BioFlags) -> i32 {
+    rw_flags(flags, false).bits() as i32
+}
+
+/// Queues a request to a file. The bio keeps its own position, which may be a position in ranges of files.
+#[inline(always)]
+fn push<W: Width>(
+    ring: &mut Ring<Attached, W>,
+    (file, route): &Entry<Route>,
+    bio: Bio,
+    at: DevOffset,
+) -> Result<(), Bio> {
+    let op = match bio.op {
+        BioOp::Read => RingOp::Read,
+        BioOp::Write => RingOp::Write,
+        BioOp::Flush => RingOp::Flush,
+    };
+    let rw_flags = if bio.flags.concern_device() { ring_flags(bio.flags) } else { 0 };
+    let request = Request { file: route.file, op, at: file.absolute(at), rw_flags };
+    let (attached, memory) = Attached::split(bio);
+    ring.push(request, memory, attached).map_err(|(memory, attached)| attached.join(memory))
+}
+
+/// A failed request in its slot of the ring. If it is a read whose range can be read in an alternative way, repeats the read. Returns the
+/// result of the request, as of a system call.
+#[cold]
+#[inline(never)]
+fn failed<T>(files: &Files<T>, request: &mut Option<(Memory, Attached)>, raw: i32) -> i32 {
+    let Some((memory, Attached { op: BioOp::Read, flags, dev, at, .. })) = request else {
+        return raw;
+    };
+    let len = memory.len();
+    let mut bufs = cut_mut(memory.buffers_mut(), 0..len);
+    let again = files.read_again(*dev, &mut bufs, *at, *flags, Errno(-raw));
+    again.map_or_else(|errno| -errno.0, |count| count as i32)
 }
 
 /// Forwards methods of [`DeviceQueue`] to a field `ring`.
@@ -278,7 +320,10 @@ impl<W: Width> DeviceQueue for UringQueue<W> {
         at: DevOffset,
         flags: BioFlags,
     ) -> Result<usize, Errno> {
-        self.files.on(dev).read(buf, at, flags)
+        match self.files.get(dev) {
+            Ok((file, _)) => OneFile(file).read(buf, at, flags),
+            Err(_) => self.files.ranges(dev)?.read(buf, at, flags),
+        }
     }
 
     fn read_parts_now(&mut self, dev: Dev, parts: &mut [LentPart<'_>], flags: BioFlags) {
@@ -293,14 +338,19 @@ impl<W: Width> DeviceQueue for UringQueue<W> {
         let places: Option<SmallVec<[_; TOGETHER]>> = parts.iter().map(ready).collect();
         let Some(places) = places.filter(|_| parts.len() > 1) else {
             for part in parts {
-                part.result = self.files.on(dev).read_vectored(&mut part.bufs, part.at, flags);
+                part.result = match self.files.get(dev) {
+                    Ok((file, _)) => OneFile(file).read_vectored(&mut part.bufs, part.at, flags),
+                    Err(_) => self.files.ranges(dev).and_then(|mut ranges| {
+                        ranges.read_vectored(&mut part.bufs, part.at, flags)
+                    }),
+                };
             }
             return;
         };
         let mut lent: SmallVec<[Transfer<'_, '_>; TOGETHER]> = (parts.iter_mut().zip(places))
             .map(|(part, (file, at))| Transfer::new(&mut part.bufs, file, at))
             .collect();
-        self.ring.transfer_now(RingOp::Read, Self::flags(flags), &mut lent);
+        self.ring.transfer_now(RingOp::Read, ring_flags(flags), &mut lent);
         let results: SmallVec<[i32; TOGETHER]> =
             lent.iter().map(|transfer| transfer.result).collect();
         drop(lent);
@@ -320,11 +370,17 @@ impl<W: Width> DeviceQueue for UringQueue<W> {
         at: DevOffset,
         flags: BioFlags,
     ) -> Result<usize, Errno> {
-        self.files.on(dev).write(bufs, at, flags)
+        match self.files.get(dev) {
+            Ok((file, _)) => OneFile(file).write(bufs, at, flags),
+            Err(_) => self.files.ranges(dev)?.write(bufs, at, flags),
+        }
     }
 
     fn flush_now(&mut self, dev: Dev) -> Result<(), Errno> {
-        self.files.on(dev).flush()
+        match self.files.get(dev) {
+            Ok((file, _)) => OneFile(file).flush(),
+            Err(_) => self.files.ranges(dev)?.flush(),
+        }
     }
 
     fn attach(&mut self, file: &Arc<BlockFile>, lasting: bool) -> Result<Dev, Errno> {
@@ -340,23 +396,12 @@ impl<W: Width> DeviceQueue for UringQueue<W> {
 
     #[inline(always)]
     fn submit(&mut self, bio: Bio) -> Result<(), Bio> {
-        let len = bio.memory.len();
-        let Some(((file, route), at)) = self.files.place(bio.dev, bio.op, bio.at, len) else {
-            return self.submit_at_once(bio);
-        };
-        if route.at_once || W::COMMANDS && Self::is_no_command(file, &bio, at) {
+        let Ok(entry) = self.files.get(bio.dev) else { return self.submit_in_range(bio) };
+        if Self::is_at_once(entry, &bio, bio.at) {
             return self.submit_at_once(bio);
         }
-        let ring_op = match bio.op {
-            BioOp::Read => RingOp::Read,
-            BioOp::Write => RingOp::Write,
-            BioOp::Flush => RingOp::Flush,
-        };
-        let rw_flags = if bio.flags.concern_device() { Self::flags(bio.flags) } else { 0 };
-        let request = Request { file: route.file, op: ring_op, at: file.absolute(at), rw_flags };
-        let (attached, memory) = Attached::split(bio);
-        let refused = self.ring.push(request, memory, attached);
-        refused.map_err(|(memory, attached)| attached.join(memory))
+        let at = bio.at;
+        push(&mut self.ring, entry, bio, at)
     }
 
     fn drain(&mut self) -> Drained {
@@ -370,8 +415,12 @@ impl<W: Width> DeviceQueue for UringQueue<W> {
 
     #[inline(always)]
     fn pop(&mut self) -> Option<Done> {
-        let (attached, memory, raw) = self.ring.pop()?;
-        Some(ended(&self.files, attached.join(memory), raw))
+        let files = &self.files;
+        self.ring.pop_by(|request, raw| {
+            let raw = if raw < 0 { failed(files, request, raw) } else { raw };
+            let (memory, attached) = request.take()?;
+            Some(Done { bio: attached.join(memory), result: result(raw) })
+        })?
     }
 
     #[inline(always)]
@@ -383,8 +432,9 @@ impl<W: Width> DeviceQueue for UringQueue<W> {
             // This code moves only the memory of the bio out of the bio's slot in the ring. The other fields stay in the slot, because
             // moving them costs instructions.
             let Some((token, slot)) = whole else {
+                let raw = if raw < 0 { failed(files, request, raw) } else { raw };
                 let (memory, attached) = request.take()?;
-                return Some(Err(ended(files, attached.join(memory), raw)));
+                return Some(Err(Done { bio: attached.join(memory), result: result(raw) }));
             };
             let (memory, _) = request.take()?;
             Some(Ok(Whole { token, slot, memory }))
