@@ -83,15 +83,22 @@ impl<T> Files<T> {
         Some((self.entries.get(file.get())?.as_ref()?, at))
     }
 
+    /// The device with this number, for requests that complete within the call.
+    #[inline(always)]
+    pub(super) fn on(&self, dev: Dev) -> OnFiles<'_, T> {
+        OnFiles { files: self, dev }
+    }
+
     /// The ranges of files that form the queue's own device.
-    pub(super) fn ranges(&self, dev: Dev) -> Result<&FileRanges, Errno> {
+    fn ranges(&self, dev: Dev) -> Result<&FileRanges, Errno> {
         self.ranges.as_ref().filter(|_| dev == Dev::OWN).ok_or(Errno::EBADF)
     }
 
-    /// Repeats a failed read, if the ranges of files can be read in an alternative way.
+    /// Handles a read for which no file contains the whole range, or whose transfer has failed with this errno. Reads several ranges one after
+    /// another. Repeats a failed read, if there is an alternative way to read its range.
     #[cold]
     #[inline(never)]
-    pub(super) fn read_again(
+    pub(super) fn failed_read(
         &self,
         dev: Dev,
         bufs: &mut [IoSliceMut<'_>],
@@ -99,7 +106,12 @@ impl<T> Files<T> {
         flags: BioFlags,
         errno: Errno,
     ) -> Result<usize, Errno> {
-        self.ranges(dev).map_err(|_| errno)?.map.read_again(bufs, at, flags, errno)
+        let Ok(mut ranges) = self.ranges(dev) else { return Err(errno) };
+        let len = bufs.iter().map(|buf| buf.len()).sum();
+        match ranges.place(at, len) {
+            Some(_) => ranges.map.read_again(bufs, at, flags, errno),
+            None => ranges.read_vectored(bufs, at, flags),
+        }
     }
 
     /// Adds a file with its state.
@@ -125,9 +137,65 @@ impl<T> Files<T> {
     }
 }
 
+/// A device of a queue: a file, or the ranges of files that form the queue's own device.
+#[derive(Debug)]
+pub struct OnFiles<'a, T> {
+    files: &'a Files<T>,
+    dev: Dev,
+}
+
+impl<T> Transfer for OnFiles<'_, T> {
+    #[inline(always)]
+    fn read(&mut self, buf: &mut [u8], at: DevOffset, flags: BioFlags) -> Result<usize, Errno> {
+        let Self { files, dev } = *self;
+        let result = match files.place(dev, BioOp::Read, at, buf.len()) {
+            Some(((file, _), below)) => OneFile(file).read(buf, below, flags),
+            None => {
+                return files.failed_read(dev, &mut [IoSliceMut::new(buf)], at, flags, Errno::EBADF);
+            }
+        };
+        match result {
+            Err(errno) => files.failed_read(dev, &mut [IoSliceMut::new(buf)], at, flags, errno),
+            result => result,
+        }
+    }
+
+    fn read_vectored(
+        &mut self,
+        bufs: &mut [IoSliceMut<'_>],
+        at: DevOffset,
+        flags: BioFlags,
+    ) -> Result<usize, Errno> {
+        match self.files.get(self.dev) {
+            Ok((file, _)) => OneFile(file).read_vectored(bufs, at, flags),
+            Err(_) => self.files.ranges(self.dev)?.read_vectored(bufs, at, flags),
+        }
+    }
+
+    #[inline(always)]
+    fn write(
+        &mut self,
+        bufs: &[IoSlice<'_>],
+        at: DevOffset,
+        flags: BioFlags,
+    ) -> Result<usize, Errno> {
+        match self.files.get(self.dev) {
+            Ok((file, _)) => OneFile(file).write(bufs, at, flags),
+            Err(_) => self.files.ranges(self.dev)?.write(bufs, at, flags),
+        }
+    }
+
+    fn flush(&mut self) -> Result<(), Errno> {
+        match self.files.get(self.dev) {
+            Ok((file, _)) => OneFile(file).flush(),
+            Err(_) => self.files.ranges(self.dev)?.flush(),
+        }
+    }
+}
+
 /// Ranges of files that form one device: a logical volume, an array, or a volume with a journal on another device.
 #[derive(Debug)]
-pub struct FileRanges {
+pub(super) struct FileRanges {
     map: Arc<Map>,
     files: Box<[Arc<BlockFile>]>,
     writable: bool,
@@ -165,15 +233,8 @@ impl FileRanges {
 
 /// The functions are not inlined, so that a device that is one file needs no more instructions.
 impl Transfer for &FileRanges {
-    #[inline(never)]
     fn read(&mut self, buf: &mut [u8], at: DevOffset, flags: BioFlags) -> Result<usize, Errno> {
-        let Some((mut file, below)) = self.place(at, buf.len()) else {
-            return self.read_vectored(&mut [IoSliceMut::new(buf)], at, flags);
-        };
-        match file.read(buf, below, flags) {
-            Err(errno) => self.map.read_again(&mut [IoSliceMut::new(buf)], at, flags, errno),
-            result => result,
-        }
+        self.read_vectored(&mut [IoSliceMut::new(buf)], at, flags)
     }
 
     #[inline(never)]

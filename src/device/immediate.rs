@@ -3,7 +3,6 @@
 use std::io::{IoSlice, IoSliceMut};
 use std::sync::Arc;
 
-use super::files::FileRanges;
 use super::{BlockFile, DeviceQueue, Drained, LentPart};
 use crate::bio::{Bio, BioFlags, BioOp, Dev, Done, Memory, Whole};
 use crate::error::Errno;
@@ -64,20 +63,8 @@ pub trait Transfers {
     where
         Self: 'a;
 
-    /// Returns the device with this number.
-    ///
-    /// # Errors
-    /// EBADF if there is no device with this number, or if the device consists of ranges of files.
-    fn device(&mut self, dev: Dev) -> Result<Self::One<'_>, Errno>;
-
-    /// Returns the ranges of files that form the device with this number.
-    ///
-    /// # Errors
-    /// EBADF if there is no such device.
-    fn ranges(&mut self, dev: Dev) -> Result<&FileRanges, Errno> {
-        let _ = dev;
-        Err(Errno::EBADF)
-    }
+    /// Returns the device with this number. If there is no device with this number, requests to the result fail with EBADF.
+    fn device(&mut self, dev: Dev) -> Self::One<'_>;
 
     /// The implementation of [`DeviceQueue::attach`].
     ///
@@ -101,8 +88,8 @@ impl<T: Transfer> Transfers for T {
         T: 'a;
 
     #[inline(always)]
-    fn device(&mut self, _dev: Dev) -> Result<&mut T, Errno> {
-        Ok(self)
+    fn device(&mut self, _dev: Dev) -> &mut T {
+        self
     }
 }
 
@@ -158,15 +145,6 @@ pub(super) fn run(device: &mut impl Transfer, bio: &mut Bio) -> Result<usize, Er
     }
 }
 
-/// Carries out a bio for ranges of files.
-#[inline(never)]
-pub(super) fn run_in_ranges(
-    ranges: Result<&FileRanges, Errno>,
-    bio: &mut Bio,
-) -> Result<usize, Errno> {
-    run(&mut ranges?, bio)
-}
-
 /// The queue of a device that completes each request immediately. A bio can be popped as soon as `submit` has returned.
 #[derive(Debug)]
 pub struct Immediate<T> {
@@ -198,21 +176,13 @@ impl<T: Transfers> DeviceQueue for Immediate<T> {
         at: DevOffset,
         flags: BioFlags,
     ) -> Result<usize, Errno> {
-        if let Ok(mut device) = self.transfers.device(dev) {
-            return device.read(buf, at, flags);
-        }
-        self.transfers.ranges(dev)?.read(buf, at, flags)
+        self.transfers.device(dev).read(buf, at, flags)
     }
 
     fn read_parts_now(&mut self, dev: Dev, parts: &mut [LentPart<'_>], flags: BioFlags) {
         for part in parts {
-            let bufs = &mut part.bufs;
-            if let Ok(mut device) = self.transfers.device(dev) {
-                part.result = device.read_vectored(bufs, part.at, flags);
-                continue;
-            }
-            let ranges = self.transfers.ranges(dev);
-            part.result = ranges.and_then(|mut it| it.read_vectored(bufs, part.at, flags));
+            let mut device = self.transfers.device(dev);
+            part.result = device.read_vectored(&mut part.bufs, part.at, flags);
         }
     }
 
@@ -224,17 +194,11 @@ impl<T: Transfers> DeviceQueue for Immediate<T> {
         at: DevOffset,
         flags: BioFlags,
     ) -> Result<usize, Errno> {
-        if let Ok(mut device) = self.transfers.device(dev) {
-            return device.write(bufs, at, flags);
-        }
-        self.transfers.ranges(dev)?.write(bufs, at, flags)
+        self.transfers.device(dev).write(bufs, at, flags)
     }
 
     fn flush_now(&mut self, dev: Dev) -> Result<(), Errno> {
-        if let Ok(mut device) = self.transfers.device(dev) {
-            return device.flush();
-        }
-        self.transfers.ranges(dev)?.flush()
+        self.transfers.device(dev).flush()
     }
 
     fn attach(&mut self, file: &Arc<BlockFile>, lasting: bool) -> Result<Dev, Errno> {
@@ -258,11 +222,7 @@ impl<T: Transfers> DeviceQueue for Immediate<T> {
     #[inline(always)]
     fn submit(&mut self, mut bio: Bio) -> Result<(), Bio> {
         let Some(slot) = self.done.vacant() else { return Err(bio) };
-        let result = if let Ok(mut device) = self.transfers.device(bio.dev) {
-            run(&mut device, &mut bio)
-        } else {
-            run_in_ranges(self.transfers.ranges(bio.dev), &mut bio)
-        };
+        let result = run(&mut self.transfers.device(bio.dev), &mut bio);
         self.fresh = true;
         slot.fill(Done { bio, result });
         Ok(())

@@ -5,7 +5,7 @@ use std::sync::Arc;
 
 use rustix::io::{Errno as OsErrno, ReadWriteFlags};
 
-use super::files::{FileRanges, Files};
+use super::files::{FileRanges, Files, OnFiles};
 use super::through_file::through_file;
 use super::{
     AnyQueue, BlockFile, Device, DeviceProtection, Immediate, InRange, Limits, QueueOptions,
@@ -76,15 +76,11 @@ impl PsyncFiles {
 }
 
 impl Transfers for PsyncFiles {
-    type One<'a> = OneFile<'a>;
+    type One<'a> = OnFiles<'a, ()>;
 
     #[inline(always)]
-    fn device(&mut self, dev: Dev) -> Result<OneFile<'_>, Errno> {
-        self.0.get(dev).map(|(file, ())| OneFile(file))
-    }
-
-    fn ranges(&mut self, dev: Dev) -> Result<&FileRanges, Errno> {
-        self.0.ranges(dev)
+    fn device(&mut self, dev: Dev) -> OnFiles<'_, ()> {
+        self.0.on(dev)
     }
 
     fn attach(&mut self, file: &Arc<BlockFile>, _lasting: bool) -> Result<Dev, Errno> {
@@ -99,7 +95,7 @@ impl Transfers for PsyncFiles {
 /// The system calls for one file. For an NVMe namespace, a read is one `ioctl` that contains a command, and therefore also one system call.
 /// Requests with flags use the namespace's block device.
 #[derive(Debug)]
-pub struct OneFile<'a>(pub(super) &'a BlockFile);
+pub(super) struct OneFile<'a>(pub(super) &'a BlockFile);
 
 const RWF_ATOMIC: ReadWriteFlags = ReadWriteFlags::from_bits_retain(0x40);
 

@@ -6,9 +6,9 @@ use std::sync::Arc;
 use smallvec::SmallVec;
 
 use super::files::{Entry, FileRanges, Files};
-use super::immediate::{run, run_in_ranges};
+use super::immediate::run;
 use super::nvme::Namespace;
-use super::psync::{OneFile, rw_flags};
+use super::psync::rw_flags;
 use super::through_file::through_file;
 use super::{
     AnyQueue, BlockFile, Device, DeviceProtection, DeviceQueue, Drained, Engine, InRange, LentPart,
@@ -202,10 +202,7 @@ impl<W: Width> UringQueue<W> {
         if self.ring.room() == 0 {
             return Err(bio);
         }
-        let result = match self.files.get(bio.dev) {
-            Ok((file, _)) => run(&mut OneFile(file), &mut bio),
-            Err(_) => run_in_ranges(self.files.ranges(bio.dev), &mut bio),
-        };
+        let result = run(&mut self.files.on(bio.dev), &mut bio);
         let raw = result.map_or_else(|errno| -errno.0, |count| count as i32);
         let (attached, memory) = Attached::split(bio);
         let refused = self.ring.push_complete(memory, attached, raw);
@@ -252,7 +249,7 @@ fn failed<T>(files: &Files<T>, request: &mut Option<(Memory, Attached)>, raw: i3
     };
     let len = memory.len();
     let mut bufs = cut_mut(memory.buffers_mut(), 0..len);
-    let again = files.read_again(*dev, &mut bufs, *at, *flags, Errno(-raw));
+    let again = files.failed_read(*dev, &mut bufs, *at, *flags, Errno(-raw));
     again.map_or_else(|errno| -errno.0, |count| count as i32)
 }
 
@@ -320,10 +317,7 @@ impl<W: Width> DeviceQueue for UringQueue<W> {
         at: DevOffset,
         flags: BioFlags,
     ) -> Result<usize, Errno> {
-        match self.files.get(dev) {
-            Ok((file, _)) => OneFile(file).read(buf, at, flags),
-            Err(_) => self.files.ranges(dev)?.read(buf, at, flags),
-        }
+        self.files.on(dev).read(buf, at, flags)
     }
 
     fn read_parts_now(&mut self, dev: Dev, parts: &mut [LentPart<'_>], flags: BioFlags) {
@@ -338,12 +332,7 @@ impl<W: Width> DeviceQueue for UringQueue<W> {
         let places: Option<SmallVec<[_; TOGETHER]>> = parts.iter().map(ready).collect();
         let Some(places) = places.filter(|_| parts.len() > 1) else {
             for part in parts {
-                part.result = match self.files.get(dev) {
-                    Ok((file, _)) => OneFile(file).read_vectored(&mut part.bufs, part.at, flags),
-                    Err(_) => self.files.ranges(dev).and_then(|mut ranges| {
-                        ranges.read_vectored(&mut part.bufs, part.at, flags)
-                    }),
-                };
+                part.result = self.files.on(dev).read_vectored(&mut part.bufs, part.at, flags);
             }
             return;
         };
@@ -356,7 +345,7 @@ impl<W: Width> DeviceQueue for UringQueue<W> {
         drop(lent);
         for (part, raw) in parts.iter_mut().zip(results) {
             part.result = match result(raw) {
-                Err(errno) => self.files.read_again(dev, &mut part.bufs, part.at, flags, errno),
+                Err(errno) => self.files.failed_read(dev, &mut part.bufs, part.at, flags, errno),
                 result => result,
             };
         }
@@ -370,17 +359,11 @@ impl<W: Width> DeviceQueue for UringQueue<W> {
         at: DevOffset,
         flags: BioFlags,
     ) -> Result<usize, Errno> {
-        match self.files.get(dev) {
-            Ok((file, _)) => OneFile(file).write(bufs, at, flags),
-            Err(_) => self.files.ranges(dev)?.write(bufs, at, flags),
-        }
+        self.files.on(dev).write(bufs, at, flags)
     }
 
     fn flush_now(&mut self, dev: Dev) -> Result<(), Errno> {
-        match self.files.get(dev) {
-            Ok((file, _)) => OneFile(file).flush(),
-            Err(_) => self.files.ranges(dev)?.flush(),
-        }
+        self.files.on(dev).flush()
     }
 
     fn attach(&mut self, file: &Arc<BlockFile>, lasting: bool) -> Result<Dev, Errno> {
