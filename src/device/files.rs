@@ -151,7 +151,13 @@ impl<T> Transfer for OnFiles<'_, T> {
         let result = match files.place(dev, BioOp::Read, at, buf.len()) {
             Some(((file, _), below)) => OneFile(file).read(buf, below, flags),
             None => {
-                return files.failed_read(dev, &mut [IoSliceMut::new(buf)], at, flags, Errno::EBADF);
+                return files.failed_read(
+                    dev,
+                    &mut [IoSliceMut::new(buf)],
+                    at,
+                    flags,
+                    Errno::EBADF,
+                );
             }
         };
         match result {
